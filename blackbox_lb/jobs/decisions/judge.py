@@ -10,17 +10,14 @@ from typing import Literal
 
 import numpy as np
 
-from blackbox_lb.bias.records import Commonest, Comparison
-from blackbox_lb.estimate.decisions.prediction import (
-    beats_commonest,
-    decisions_of,
-    expected_calibration_error,
-)
+from blackbox_lb.bias.records import Comparison
+from blackbox_lb.estimate.decisions.prediction import decisions_of, expected_calibration_error
 from blackbox_lb.estimate.inputs.checks import Bools, Ids, Vector
 from blackbox_lb.jobs.decisions.document import ChangedRow, CoveragePoint, ReliabilityBin
 from blackbox_lb.jobs.fitting.document import BothDecisions
 from blackbox_lb.questions.question import Question
 from blackbox_lb.records import Decisions
+from blackbox_lb.rollouts.judging.decisions import beside_commonest
 from blackbox_lb.rollouts.judging.verdict import GREEDY, decide, paired_comparison
 from blackbox_lb.safety.printable import shorten
 from blackbox_lb.types import Example
@@ -56,41 +53,30 @@ def comparisons(
     """
     before = right_rows(raw, answers)
     after = right_rows(mended, answers)
-    rows = [
-        _comparison(f"accuracy{suffix}", "higher", before.astype(float), after.astype(float)),
-        _comparison(
-            f"log loss{suffix}", "lower", log_losses(raw, answers), log_losses(mended, answers)
-        ),
-        _calibration(f"calibration error{suffix}", raw, mended, before, after),
-    ]
-    decisions = _decisions(names, mended, answers)
-    if decisions.majority is not None and decisions.accuracy is not None:
-        commonest = Commonest(
-            label=decisions.commonest.label,
-            share=decisions.majority,
-            accuracy=decisions.accuracy,
-            is_beaten=beats_commonest(decisions),
-        )
-        rows[0] = rows[0].replacing(commonest=commonest)
-    return rows
+    calibration = _calibration(f"calibration error{suffix}", raw, mended, before, after)
+    rows = [*_by_row(raw, mended, answers, suffix), calibration]
+    decisions = {GREEDY.name: _decisions(names, mended, answers)}
+    return beside_commonest(rows, decisions, "accuracy")
 
 
 def beside(
     name: str, rival: Vector, mended: Vector, answers: Ids, suffix: str = ""
 ) -> list[Comparison]:
     """Accuracy and log loss of the mended probabilities against a rival's, by row."""
-    rows = [
-        _comparison(
-            f"accuracy{suffix}",
-            "higher",
-            right_rows(rival, answers).astype(float),
-            right_rows(mended, answers).astype(float),
-        ),
-        _comparison(
-            f"log loss{suffix}", "lower", log_losses(rival, answers), log_losses(mended, answers)
-        ),
-    ]
+    rows = _by_row(rival, mended, answers, suffix)
     return [row.replacing(against=name, family="secondary") for row in rows]
+
+
+def _by_row(base: Vector, mended: Vector, answers: Ids, suffix: str) -> list[Comparison]:
+    """Accuracy and log loss of the probabilities ``base`` and ``mended``, both (n, c)."""
+    before = right_rows(base, answers).astype(float)
+    after = right_rows(mended, answers).astype(float)
+    base_losses = log_losses(base, answers)
+    losses = log_losses(mended, answers)
+    return [
+        _comparison(f"accuracy{suffix}", "higher", before, after),
+        _comparison(f"log loss{suffix}", "lower", base_losses, losses),
+    ]
 
 
 def _comparison(

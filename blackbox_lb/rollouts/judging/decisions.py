@@ -27,6 +27,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -195,9 +196,10 @@ def decision_scores(
     return decisions_of(labels.names, right, decided, sure)
 
 
-def beside_commonest(
-    rows: Sequence[Verdict], decisions: Mapping[str, Decisions], reward: str
-) -> list[Verdict]:
+V = TypeVar("V", bound=Verdict)
+
+
+def beside_commonest(rows: Sequence[V], decisions: Mapping[str, Decisions], reward: str) -> list[V]:
     """The rows, those about right answers with what always giving the commonest label gets.
 
     decisions: setting -> those of the biased model; settings without one are left as they are.
