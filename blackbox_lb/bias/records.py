@@ -87,8 +87,8 @@ class PromptRecord(Row):
         return f"The fit asked with {named}."
 
 
-class Compiled(Row):
-    """The loss of the sparse compile.
+class Compiled(Row, extra="ignore"):
+    """The loss of the sparse compile; fields that earlier versions wrote besides are left out.
 
     entries_limit: most entries allowed, None for no limit. kl_lost_nats_per_token: KL between the
     learned and the compiled policy on logged prefixes. kept_share: 1 less that loss as a share of
@@ -254,8 +254,9 @@ class Verdict(Row):
         return self
 
 
-class Comparison(Verdict):
+class Comparison(Verdict, extra="ignore"):
     """One metric of ``policy`` less that of ``against``, paired by prompt: a row of ``blb eval``.
+    Fields that earlier versions wrote besides are left out.
 
     ``base`` and ``biased`` are the means of ``against`` and of ``policy``, and ``verdict`` is of
     ``policy``. ``p`` is adjusted for all comparisons of its ``family`` (Holm): each bias against

@@ -148,8 +148,8 @@ class ShownAnswers(Row):
     shown: tuple[ShownPrompt, ...]
 
 
-class Evaluation(Row):
-    """The result of ``blb eval``.
+class Evaluation(Row, extra="ignore"):
+    """The result of ``blb eval``; fields that earlier versions wrote besides are left out.
 
     ``label``: the name of the reward among the metrics.
     """

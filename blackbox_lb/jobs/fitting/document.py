@@ -29,8 +29,9 @@ from blackbox_lb.records import (
 )
 
 
-class Measured(Row):
+class Measured(Row, extra="ignore"):
     """Results of a policy on the validation prompts: means over prompts, None where not known.
+    Fields that earlier versions wrote besides are left out, here and in ``Validation``.
 
     reward: in the user's own unit. tokens: of a completion.
     """
@@ -76,7 +77,7 @@ class TriedCandidate(Measured):
         return self.estimator
 
 
-class Validation(Row):
+class Validation(Row, extra="ignore"):
     """What chose: the base, and what was ``tried``, in the order of the sweep. The number of the
     chosen one is too good.
     """

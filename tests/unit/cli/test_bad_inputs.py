@@ -423,7 +423,6 @@ DOCUMENTS: dict[str, Content] = {
     "evaluation.json empty": "{}",
     "evaluation.json version": json.dumps(EVALUATION | {"version": 1}),
     "evaluation.json provenance": json.dumps(EVALUATION | {"provenance": []}),
-    "evaluation.json more": json.dumps(EVALUATION | {"more": 1}),
     "evaluation.json policies": json.dumps(EVALUATION | {"policies": [{}]}),
     "evaluation.json twice": json.dumps(EVALUATION)[:-1] + ', "task": "u"}',
     "result.json words": "words",

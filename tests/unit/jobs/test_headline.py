@@ -192,3 +192,16 @@ def test_the_proxy() -> None:
         health = json.loads(exchange(port, request("/healthz", None, method="GET"))[2])
     (served,) = health["biases"]
     assert served["status"] == f"{word}: {sentence}"
+
+
+def test_files_of_earlier_versions_are_read() -> None:
+    """Numbers that are no longer written are left out."""
+    document = evaluation()
+    rows = [{**row, "needed_for_effect": 90} for row in document["comparisons"]]
+    earlier = {**document, "summary": ["a"], "notes": ["b"], "effect": 0.1, "comparisons": rows}
+    assert Evaluation.model_validate(earlier) == Evaluation.model_validate(document)
+    fit = result("helps")
+    tried = [{**row, "by_setting": [], "setting": None} for row in fit["validation"]["tried"]]
+    validation = {**fit["validation"], "base_by_setting": [], "tried": tried}
+    earlier = {**fit, "validation": validation}
+    assert FitResult.model_validate(earlier) == FitResult.model_validate(fit)
