@@ -280,22 +280,6 @@ def test_probabilities_of_an_opening_are_calibrated(
         assert decision.with_bias == ("begins" if margin(prompt) + shift > 0 else "other")
 
 
-def test_stored_decisions_of_an_opening_are_scored(run: blackbox_lb.Run) -> None:
-    """blb score --decisions asks for nothing: each split has its prompts, and those that do not
-    abstain are right at least as often.
-    """
-    data = run.folder.parent / "data.jsonl"
-    result = blb("score", run.folder, "--data", data, *LABELLED, "--decisions", "--json")
-    assert result.exit_code == 0, result.output
-    splits = {part["split"]: part for part in json.loads(result.stdout)["splits"]}
-    assert {name: part["prompts"] for name, part in splits.items()} == COUNTS
-    for part in splits.values():
-        assert part["calibration_error"] < 0.12
-        assert part["accuracy_acted_on"]["mean"] >= part["accuracy"]["mean"]
-        labels = {row["label"] for row in part["decisions"]}
-        assert labels == {"begins", "other"}
-
-
 def test_the_probability_of_everything_else_is_the_remainder() -> None:
     """With weight 1 and no offsets, the probabilities are the model's own, whether the list holds
     the opening or leaves it out, where the least listed token bounds it.

@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from blackbox_lb.api.session import Session
 from blackbox_lb.bias.limits import most_entries
 from blackbox_lb.estimate.choice.candidates import CompileLimits
-from blackbox_lb.jobs.plan.check import PlanCheck
 from blackbox_lb.jobs.plan.plan import Plan
 from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.tasks import Task
@@ -40,11 +39,6 @@ class FitJob:
     def examples(self) -> tuple[Example, ...]:
         """The training prompts that count."""
         return self.task.train[: self.plan.limit]
-
-    @property
-    def plan_check(self) -> PlanCheck:
-        """The checks of the plan, before anything is paid for."""
-        return PlanCheck(self.trials, self.task, self.plan)
 
     def announce(self, sentences: Iterable[str]) -> None:
         """Report the notices of the plan, then ``sentences``."""

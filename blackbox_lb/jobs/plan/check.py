@@ -1,8 +1,10 @@
-"""What makes a plan impossible, found before anything costs money."""
+"""What makes a plan impossible for a server and a task, found before anything costs money. Each way
+to learn has a check of its own.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from blackbox_lb.api.wire import asks_logprobs, check_stop, with_logprobs
 from blackbox_lb.bias.phases import Phases
@@ -19,220 +21,222 @@ from blackbox_lb.tasks import Task
 from blackbox_lb.tasks.rewards.normalising import normalise
 from blackbox_lb.tasks.sets.labels import OPENING, Labels, OpenLabels
 
+if TYPE_CHECKING:
+    from blackbox_lb.jobs.fitting.job import FitJob
+
 RARE = 0.02
 """Share of the training rows below which a label is reported as rare: of 300 rows, fewer than six.
 """
 
 
-@dataclass(frozen=True, slots=True)
-class PlanCheck:
-    """Checks of a plan for one server and task. Each way to learn has one of its own."""
+def check_fit_plan(job: FitJob) -> None:
+    """Check a plan that learns from samples or from given answers.
 
-    trials: Trials
-    task: Task
-    plan: Plan
-
-    def check(self) -> None:
-        """Check a plan that learns from samples or from given answers.
-
-        Raises:
-            InputError, ProfileError or NoLogprobs: the plan is impossible.
-        """
-        trials = self.trials
-        plan = self.plan
-        for endpoint in dict.fromkeys((trials.session.endpoint, trials.session.biased_endpoint)):
-            check_stop(trials.session.profile, endpoint, trials.stop)
-        check_logprobs(trials)
-        self._check_shares()
-        self._check_goal()
-        if plan.learn_from == "answers":
-            self._check_answers()
-        check_features(plan.parsed_features, self.task, plan.limit)
-        self._check_phases()
-        has_features = bool(plan.parsed_features) or plan.parsed_phases is not None
-        if has_features and (self._cannot_learn_answers or trials.engine is not None):
-            raise InputError(
-                "``depends_on`` and ``phases`` are learned by projection in one process; leave out"
-                " ``engine`` and ``estimator``, or the features"
-            )
-
-    def check_opening(self, labels: OpenLabels) -> None:
-        """Check a plan that learns a decision between an opening and everything else.
-
-        Raises:
-            InputError: the plan asks for what an open label has not. NoLogprobs: see
-            ``check_logprobs``.
-        """
-        check_logprobs(self.trials)
-        self._refuse_beside_a_shift(
-            f"``decide={labels.spec}`` learns one shift of the opening's tokens"
-        )
-        goal = self.plan.goal
-        if not self.plan.selects_offline:
-            raise InputError(
-                f"``decide={labels.spec}`` is learned from the answers that the data want and"
-                " predicted for greedy decisions; use ``reward=accuracy`` and ``deploy=greedy``,"
-                " and try other settings afterwards with blb eval"
-            )
-        if goal.objective not in OF_DECISIONS:
-            raise InputError(
-                f"``objective={goal.spec}`` needs completions that are drawn, and"
-                f" ``decide={labels.spec}`` draws none to choose by; use accuracy, balanced,"
-                " cost:FILE or an operating point"
-            )
-        if goal.positive is not None:
-            number = label_number(labels, goal.positive, "positive")
-            if number != OPENING:
-                raise InputError(
-                    f"``positive={goal.positive}`` is everything but the opening, and the point is"
-                    " a shift of the opening's tokens; use"
-                    f" ``positive={labels.names[OPENING]}``, or leave it out"
-                )
-        self._check_decision_goal()
-
-    def check_unlabelled(self) -> None:
-        """Check a plan that learns without any answer.
-
-        Raises:
-            InputError: there are no labels, or something was asked for that needs answers.
-            NoLogprobs: see ``check_logprobs``.
-        """
-        check_logprobs(self.trials)
-        if self.plan.decision_labels is None:
-            raise InputError(
-                "without answers nobody knows what the labels are; name them, as in"
-                " ``labels=yes,no``"
-            )
-        self._refuse_beside_a_shift(
-            "``learn_from=unlabelled`` shifts the labels by the model's mean answer"
+    Raises:
+        InputError, ProfileError or NoLogprobs: the plan is impossible.
+    """
+    trials = job.trials
+    plan = job.plan
+    for endpoint in dict.fromkeys((trials.session.endpoint, trials.session.biased_endpoint)):
+        check_stop(trials.session.profile, endpoint, trials.stop)
+    check_logprobs(trials)
+    _check_shares(job)
+    _check_goal(job)
+    if plan.learn_from == "answers":
+        _check_answers(job)
+    check_features(plan.parsed_features, job.task, plan.limit)
+    _check_phases(job)
+    has_features = bool(plan.parsed_features) or plan.parsed_phases is not None
+    if has_features and (_cannot_learn_answers(job) or trials.engine is not None):
+        raise InputError(
+            "``depends_on`` and ``phases`` are learned by projection in one process; leave out"
+            " ``engine`` and ``estimator``, or the features"
         )
 
-    def _refuse_beside_a_shift(self, reason: str) -> None:
-        """Refuse what a shift that is read from first lists has not. reason: the beginning of the
-        message.
-        """
-        refused = {
-            "``depends_on``": bool(self.plan.parsed_features),
-            "``phases``": self.plan.parsed_phases is not None,
-            "``engine``": self.trials.engine is not None,
-            "``only_stored``": self.plan.only_stored,
-        }
-        for option, is_given in refused.items():
-            if is_given:
-                raise InputError(f"{reason}, the same for all prompts; leave out {option}")
 
-    @property
-    def _cannot_learn_answers(self) -> str:
-        """The names of the plan's estimators that learn from drawn completions alone."""
-        return ", ".join(
-            name
-            for name, estimator in estimators(self.plan.sweep).items()
-            if not estimator.facts.learns_answers
+def check_opening_plan(job: FitJob, labels: OpenLabels) -> None:
+    """Check a plan that learns a decision between an opening and everything else.
+
+    Raises:
+        InputError: the plan asks for what an open label has not. NoLogprobs: see
+        ``check_logprobs``.
+    """
+    check_logprobs(job.trials)
+    _refuse_beside_a_shift(
+        job, f"``decide={labels.spec}`` learns one shift of the opening's tokens"
+    )
+    goal = job.plan.goal
+    if not job.plan.selects_offline:
+        raise InputError(
+            f"``decide={labels.spec}`` is learned from the answers that the data want and"
+            " predicted for greedy decisions; use ``reward=accuracy`` and ``deploy=greedy``,"
+            " and try other settings afterwards with blb eval"
+        )
+    if goal.objective not in OF_DECISIONS:
+        raise InputError(
+            f"``objective={goal.spec}`` needs completions that are drawn, and"
+            f" ``decide={labels.spec}`` draws none to choose by; use accuracy, balanced,"
+            " cost:FILE or an operating point"
+        )
+    if goal.positive is not None:
+        number = label_number(labels, goal.positive, "positive")
+        if number != OPENING:
+            raise InputError(
+                f"``positive={goal.positive}`` is everything but the opening, and the point is"
+                " a shift of the opening's tokens; use"
+                f" ``positive={labels.names[OPENING]}``, or leave it out"
+            )
+    _check_decision_goal(job)
+
+
+def check_unlabelled_plan(job: FitJob) -> None:
+    """Check a plan that learns without any answer.
+
+    Raises:
+        InputError: there are no labels, or something was asked for that needs answers.
+        NoLogprobs: see ``check_logprobs``.
+    """
+    check_logprobs(job.trials)
+    if job.plan.decision_labels is None:
+        raise InputError(
+            "without answers nobody knows what the labels are; name them, as in ``labels=yes,no``"
+        )
+    _refuse_beside_a_shift(
+        job, "``learn_from=unlabelled`` shifts the labels by the model's mean answer"
+    )
+
+
+def _refuse_beside_a_shift(job: FitJob, reason: str) -> None:
+    """Refuse what a shift that is read from first lists has not. reason: the beginning of the
+    message.
+    """
+    refused = {
+        "``depends_on``": bool(job.plan.parsed_features),
+        "``phases``": job.plan.parsed_phases is not None,
+        "``engine``": job.trials.engine is not None,
+        "``only_stored``": job.plan.only_stored,
+    }
+    for option, is_given in refused.items():
+        if is_given:
+            raise InputError(f"{reason}, the same for all prompts; leave out {option}")
+
+
+def _cannot_learn_answers(job: FitJob) -> str:
+    """The names of the plan's estimators that learn from drawn completions alone."""
+    return ", ".join(
+        name
+        for name, estimator in estimators(job.plan.sweep).items()
+        if not estimator.facts.learns_answers
+    )
+
+
+def _check_answers(job: FitJob) -> None:
+    """Refuse answers that teach nothing, and report labels that training hardly has."""
+    plan = job.plan
+    names = _cannot_learn_answers(job)
+    if names:
+        raise InputError(
+            f"given answers are learned by projection, and not by {names}, which need"
+            " completions that were drawn; use ``learn_from=samples``, or"
+            " ``estimator=projection`` alone"
+        )
+    if job.trials.engine is not None:
+        raise InputError(
+            "``learn_from=answers`` works in one process; leave out ``engine``, or use"
+            " ``learn_from=samples``"
+        )
+    training = job.task.train[: plan.limit]
+    has_shares = any(example.weights for example in training)
+    kinds = {tuple(sorted(map(normalise, example.answers))) for example in training}
+    if len(kinds) == 1 and not has_shares:
+        raise InputError(
+            f"all {len(training)} training rows have the same answer,"
+            f" {training[0].answers[0]!r}: no decision can be learned from it; give rows with"
+            " other answers, too"
+        )
+    if plan.decision_labels is not None:
+        counted, *warnings = unequal(plan.decision_labels, job.task, plan.limit)
+        job.trials.report.detail(counted)
+        for sentence in warnings:
+            job.trials.report.notice(sentence)
+
+
+def _check_shares(job: FitJob) -> None:
+    """Refuse a goal that wanted shares cannot be chosen by; ``by_data`` refuses the rest."""
+    reward = job.trials.reward
+    plan = job.plan
+    if not reward.of_shares:
+        return
+    if plan.goal.objective != "reward":
+        raise InputError(
+            f"``objective={plan.goal.objective}`` needs right answers, and rows with wanted"
+            " shares have none; choose 'reward'"
+        )
+    if plan.parsed_phases is None and reward.max_tokens > 1:
+        job.trials.report.notice(
+            "a bias acts at every token: what stands behind a label in completions of up to"
+            f" {reward.max_tokens} tokens may repeat it; ``phases=only-first`` confines the"
+            " bias to the first token"
         )
 
-    def _check_answers(self) -> None:
-        """Refuse answers that teach nothing, and report labels that training hardly has."""
-        plan = self.plan
-        names = self._cannot_learn_answers
-        if names:
-            raise InputError(
-                f"given answers are learned by projection, and not by {names}, which need"
-                " completions that were drawn; use ``learn_from=samples``, or"
-                " ``estimator=projection`` alone"
-            )
-        if self.trials.engine is not None:
-            raise InputError(
-                "``learn_from=answers`` works in one process; leave out ``engine``, or use"
-                " ``learn_from=samples``"
-            )
-        training = self.task.train[: plan.limit]
-        has_shares = any(example.weights for example in training)
-        kinds = {tuple(sorted(map(normalise, example.answers))) for example in training}
-        if len(kinds) == 1 and not has_shares:
-            raise InputError(
-                f"all {len(training)} training rows have the same answer,"
-                f" {training[0].answers[0]!r}: no decision can be learned from it; give rows with"
-                " other answers, too"
-            )
-        if plan.decision_labels is not None:
-            counted, *warnings = unequal(plan.decision_labels, self.task, plan.limit)
-            self.trials.report.detail(counted)
-            for sentence in warnings:
-                self.trials.report.notice(sentence)
 
-    def _check_shares(self) -> None:
-        """Refuse a goal that no wanted distribution can be chosen by; see ``by_data`` for the rest."""
-        reward = self.trials.reward
-        plan = self.plan
-        if not reward.of_shares:
-            return
-        if plan.goal.objective != "reward":
-            raise InputError(
-                f"``objective={plan.goal.objective}`` needs right answers, and rows with wanted"
-                " shares have none; choose 'reward'"
-            )
-        if plan.parsed_phases is None and reward.max_tokens > 1:
-            self.trials.report.notice(
-                "a bias acts at every token: what stands behind a label in completions of up to"
-                f" {reward.max_tokens} tokens may repeat it; ``phases=only-first`` confines the"
-                " bias to the first token"
-            )
-
-    def _check_phases(self) -> None:
-        phases = self.plan.parsed_phases
-        if phases is None:
-            return
-        if self.trials.stop and not phases.confined:
-            raise InputError(
-                "``phases`` are learned from samples, and without stop texts; leave out the task's"
-                " stop texts"
-            )
-        check_continues(self.trials.session, phases)
-
-    def _check_goal(self) -> None:
-        objective = self.plan.goal.objective
-        self._check_decision_goal()
-        if objective == "pareto" and self.plan.selects_offline:
-            raise InputError(
-                "objective 'pareto' compares the tokens of completions, and greedy decisions that"
-                " are learned from answers are predicted without any; use ``learn_from=samples``,"
-                " or choose 'reward'"
-            )
-        silent = sum(
-            self.trials.reward.right.needs_answer and not example.answers
-            for example in self.task.validation
+def _check_phases(job: FitJob) -> None:
+    phases = job.plan.parsed_phases
+    if phases is None:
+        return
+    if job.trials.stop and not phases.confined:
+        raise InputError(
+            "``phases`` are learned from samples, and without stop texts; leave out the task's"
+            " stop texts"
         )
-        if objective == "pareto" and silent:
-            raise InputError(
-                "objective 'pareto' needs to know which completions are correct, but"
-                f" {silent} of {len(self.task.validation)} validation examples have no answer;"
-                " give every one an answer, or choose 'reward'"
-            )
+    check_continues(job.trials.session, phases)
 
-    def _check_decision_goal(self) -> None:
-        """Refuse a goal of decisions where the plan makes none that lists predict, or its labels
-        are not those that the goal names.
-        """
-        goal = self.plan.goal
-        if goal.objective not in OF_DECISIONS:
-            return
-        labels = self.plan.decision_labels
-        if labels is None or not self.plan.selects_offline:
-            raise InputError(
-                f"objective {goal.spec!r} is predicted for greedy decisions between labels, from"
-                " given answers; use it with ``learn_from=answers``, ``deploy=greedy`` and data"
-                " whose answers are few labels, or ``labels``"
-            )
-        if goal.costs is not None:
-            cost_matrix(labels, goal.costs)
-        if goal.positive is None:
-            return
-        label_number(labels, goal.positive, "positive")
-        if self.plan.parsed_features or self.plan.parsed_phases is not None:
-            raise InputError(
-                f"an operating point of ``objective={goal.spec}`` is a shift that all prompts"
-                " share; leave out ``depends_on``, or ``positive``"
-            )
+
+def _check_goal(job: FitJob) -> None:
+    objective = job.plan.goal.objective
+    _check_decision_goal(job)
+    if objective == "pareto" and job.plan.selects_offline:
+        raise InputError(
+            "objective 'pareto' compares the tokens of completions, and greedy decisions that"
+            " are learned from answers are predicted without any; use ``learn_from=samples``,"
+            " or choose 'reward'"
+        )
+    silent = sum(
+        job.trials.reward.right.needs_answer and not example.answers
+        for example in job.task.validation
+    )
+    if objective == "pareto" and silent:
+        raise InputError(
+            "objective 'pareto' needs to know which completions are correct, but"
+            f" {silent} of {len(job.task.validation)} validation examples have no answer;"
+            " give every one an answer, or choose 'reward'"
+        )
+
+
+def _check_decision_goal(job: FitJob) -> None:
+    """Refuse a goal of decisions where the plan makes none that lists predict, or its labels
+    are not those that the goal names.
+    """
+    goal = job.plan.goal
+    if goal.objective not in OF_DECISIONS:
+        return
+    labels = job.plan.decision_labels
+    if labels is None or not job.plan.selects_offline:
+        raise InputError(
+            f"objective {goal.spec!r} is predicted for greedy decisions between labels, from"
+            " given answers; use it with ``learn_from=answers``, ``deploy=greedy`` and data"
+            " whose answers are few labels, or ``labels``"
+        )
+    if goal.costs is not None:
+        cost_matrix(labels, goal.costs)
+    if goal.positive is None:
+        return
+    label_number(labels, goal.positive, "positive")
+    if job.plan.parsed_features or job.plan.parsed_phases is not None:
+        raise InputError(
+            f"an operating point of ``objective={goal.spec}`` is a shift that all prompts"
+            " share; leave out ``depends_on``, or ``positive``"
+        )
 
 
 def check_settings(plan: Plan) -> None:

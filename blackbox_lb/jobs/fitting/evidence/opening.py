@@ -31,6 +31,7 @@ from blackbox_lb.jobs.fitting.choosing.scorers import Choice
 from blackbox_lb.jobs.fitting.document import Measured
 from blackbox_lb.jobs.fitting.evidence.selection import Selected, at_point
 from blackbox_lb.jobs.fitting.job import FitJob
+from blackbox_lb.jobs.plan.check import check_opening_plan
 from blackbox_lb.rollouts.answers.given_answers import first_completions
 from blackbox_lb.rollouts.answers.openings import Opening, opening_log_odds, opening_of
 from blackbox_lb.rollouts.columns import columns
@@ -88,7 +89,7 @@ async def collect(job: FitJob) -> OpenDecision:
         came with a list. ProviderError: the API failed.
     """
     labels = cast(OpenLabels, job.plan.decision_labels)
-    job.plan_check.check_opening(labels)
+    check_opening_plan(job, labels)
     job.announce(())
     trials = job.trials
     listed = job.plan.top_logprobs

@@ -27,6 +27,7 @@ from blackbox_lb.jobs.fitting.choosing.scorers import Challengers, Choice, Score
 from blackbox_lb.jobs.fitting.choosing.select import Search, select
 from blackbox_lb.jobs.fitting.job import FitJob
 from blackbox_lb.jobs.fitting.varying.feature_matrix import PromptFeatures
+from blackbox_lb.jobs.plan.check import check_fit_plan
 from blackbox_lb.rollouts.judging.decisions import confusable
 from blackbox_lb.rollouts.positions import Positions
 
@@ -71,9 +72,9 @@ class FitEvidence(Protocol):
 def check_plan(job: FitJob) -> None:
     """Refuse an impossible plan that learns from samples or answers, and announce a possible one.
 
-    Raises InputError, ProfileError or NoLogprobs: see ``PlanCheck``.
+    Raises InputError, ProfileError or NoLogprobs: see ``check_fit_plan``.
     """
-    job.plan_check.check()
+    check_fit_plan(job)
     labels = job.plan.decision_labels
     notices: list[str] = []
     if labels is not None:

@@ -26,6 +26,7 @@ from blackbox_lb.jobs.fitting.choosing.scorers import Choice
 from blackbox_lb.jobs.fitting.document import Measured
 from blackbox_lb.jobs.fitting.evidence.selection import Selected
 from blackbox_lb.jobs.fitting.job import FitJob
+from blackbox_lb.jobs.plan.check import check_unlabelled_plan
 from blackbox_lb.rollouts.answers.given_answers import first_completions
 from blackbox_lb.rollouts.columns import columns
 from blackbox_lb.rollouts.judging.decisions import own_label_tokens
@@ -65,7 +66,7 @@ async def collect(job: FitJob) -> Unlabelled:
         InputError: the plan is impossible, or two labels begin with the same tokens. NoLogprobs: no
         list holds the labels. ProviderError: the API failed.
     """
-    job.plan_check.check_unlabelled()
+    check_unlabelled_plan(job)
     job.announce(())
     trials = job.trials
     tokens = None
