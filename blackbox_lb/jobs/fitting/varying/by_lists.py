@@ -28,7 +28,6 @@ from blackbox_lb.jobs.fitting.choosing.scorers import Challenger
 from blackbox_lb.jobs.fitting.evidence.answers_to_learn import AnswersToLearn
 from blackbox_lb.jobs.fitting.job import FitJob
 from blackbox_lb.jobs.fitting.varying.feature_matrix import (
-    DRAWS,
     FOLDS,
     NO_FEATURE,
     NO_SLOPE,
@@ -85,7 +84,7 @@ class ByLists:
     """Proposes a bias that depends on a feature of the prompt.
 
     features: of the training prompts. prompts: how many these are. given: their answers.
-    validation: the first positions of the validation prompts. draws: for standard errors.
+    validation: the first positions of the validation prompts.
     """
 
     features: PromptFeatures
@@ -94,7 +93,6 @@ class ByLists:
     validation: AnswerStarts
     limits: CompileLimits
     seed: int = 0
-    draws: int = DRAWS
 
     @property
     def name(self) -> str:
@@ -131,7 +129,6 @@ class ByLists:
             self.limits,
             slope_l2=best.slope_l2,
             model_weight=best.model_weight,
-            draws=self.draws,
             left_out=(best.hits - without.hits)[training],
         )
         return [challenger]

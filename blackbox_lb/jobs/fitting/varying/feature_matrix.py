@@ -229,7 +229,6 @@ def learned_challenger(
     *,
     slope_l2: float,
     model_weight: float | None = None,
-    draws: int = DRAWS,
     left_out: Vector | None = None,
 ) -> Challenger:
     """A bias with the features of ``matrix``, learned with all training prompts, on the tokens that
@@ -244,7 +243,6 @@ def learned_challenger(
         slope_l2: pull of each feature's vector to 0, in weighted positions.
         model_weight: what the model's own logits weigh in ``positions``; the vectors are scaled to
             go with whole ones. None for whole ones.
-        draws: for standard errors; none without.
         left_out: gains over the standing bias on training prompts that were left out.
     """
     l2 = float(standing.settings.get("l2") or 1.0)
@@ -260,14 +258,14 @@ def learned_challenger(
         fit = fit_features(all_positions, matrix.table, l2=l2, slope_l2=slope_l2)
     errors = np.full(len(fit.common), np.nan)
     slope_errors = None
-    if draws and matrix.table.nnz * len(fit.common) <= MOST_WORK:
+    if matrix.table.nnz * len(fit.common) <= MOST_WORK:
         errors, slope_errors = standard_errors(
             all_positions,
             matrix.table,
             fit,
             l2=l2,
             slope_l2=slope_l2,
-            draws=draws,
+            draws=DRAWS,
             prompts=matrix.prompts,
         )
         errors = errors / weight
