@@ -115,14 +115,11 @@ class TextFeature(PrefixFeature):
     begins_held: ClassVar[bool] = False
 
     @property
-    def first_end(self) -> str:
-        """The text that ends the first stretch."""
+    def ends(self) -> tuple[str, str]:
+        """The text that ends the first stretch, and the one that leads back to it, "" where the
+        second one has no end.
+        """
         raise NotImplementedError
-
-    @property
-    def second_end(self) -> str:
-        """The text that leads back to the first stretch, "" where the second one has no end."""
-        return ""
 
 
 class Until(TextFeature):
@@ -138,9 +135,9 @@ class Until(TextFeature):
         return f"until:{self.text}"
 
     @property
-    def first_end(self) -> str:
+    def ends(self) -> tuple[str, str]:
         """See ``TextFeature``."""
-        return self.text
+        return self.text, ""
 
 
 class After(TextFeature):
@@ -173,14 +170,9 @@ class Inside(TextFeature):
         return f"inside:{self.opens}..{self.closes}"
 
     @property
-    def first_end(self) -> str:
+    def ends(self) -> tuple[str, str]:
         """See ``TextFeature``."""
-        return self.opens
-
-    @property
-    def second_end(self) -> str:
-        """See ``TextFeature``."""
-        return self.closes
+        return self.opens, self.closes
 
 
 PREFIX_FEATURES: tuple[type[PrefixFeature], ...] = (
@@ -262,14 +254,14 @@ class Phases:
         """The text that ends the first of two stretches, "" where no feature has texts."""
         if self._text is None:
             return ""
-        return self._text.first_end
+        return self._text.ends[0]
 
     @cached_property
     def back(self) -> str:
         """The text that leads from the second stretch back, "" where it has no end."""
         if self._text is None:
             return ""
-        return self._text.second_end
+        return self._text.ends[1]
 
     @property
     def closing(self) -> str:
