@@ -208,7 +208,7 @@ def peak_of(folder: Path, completions: int) -> tuple[int, int]:
 def test_memory_grows_with_positions_and_not_with_their_lists(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Four times the positions cost vectors of about 50 bytes for each (and some to work with),
+    """Eight times the positions cost vectors of about 50 bytes for each (and some to work with),
     where their lists take 1,600.
 
     On one core: how much the others hold at a time depends on which of them is first. The smaller
@@ -217,8 +217,8 @@ def test_memory_grows_with_positions_and_not_with_their_lists(
     in_small_pieces(monkeypatch)
     monkeypatch.setattr(passes, "cores", lambda: 1)
     few, low = min(peak_of(tmp_path / name, 20) for name in ("few", "few again"))
-    many, high = min(peak_of(tmp_path / name, 80) for name in ("many", "many again"))
-    assert (few, many) == (1_000, 4_000)
+    many, high = min(peak_of(tmp_path / name, 160) for name in ("many", "many again"))
+    assert (few, many) == (1_000, 8_000)
     assert (high - low) / (many - few) < 400
     assert sorted(path.name for path in (tmp_path / "many").iterdir()) in (
         ["s.db"],
