@@ -27,10 +27,10 @@ from blackbox_lb.tasks.records.files import (
     SPLIT_NAMES,
     WANT,
     ColumnNames,
+    ExampleRow,
     GivenRows,
     Rows,
     Source,
-    SourcedExample,
     join_repeats,
     keep_apart,
     places_of,
@@ -59,16 +59,14 @@ def country_task(name: str, column: str, question: str, *, correct: str, max_tok
     """Load the task of the table NAME.csv with answers in ``column``; ``question`` has {country} in
     the country's place.
     """
-    splits: dict[Split, list[SourcedExample]] = {split: [] for split in SPLIT_NAMES.values()}
+    splits: dict[Split, list[ExampleRow]] = {split: [] for split in SPLIT_NAMES.values()}
     text = files("blackbox_lb.tasks.sets").joinpath(f"{name}.csv").read_text("utf-8")
     for record in csv.DictReader(text.splitlines()):
         prompt = Prompt.user(
             question.format(country=f"{record['article']} {record['country']}".lstrip())
         )
         example = Example(f"{name}:{record['country']}", prompt, tuple(record[column].split("|")))
-        splits[SPLIT_NAMES[record["split"]]].append(
-            SourcedExample(example, f"{name}.csv, {record['country']}")
-        )
+        splits[SPLIT_NAMES[record["split"]]].append(ExampleRow(example))
     return Task.from_splits(name, splits, correct=correct, max_tokens=max_tokens)
 
 
@@ -291,17 +289,17 @@ class ReadRows(NamedTuple):
     """
 
     name: str
-    rows: list[SourcedExample]
-    splits: dict[Split, list[SourcedExample]]
-    unlabelled: list[SourcedExample]
+    rows: list[ExampleRow]
+    splits: dict[Split, list[ExampleRow]]
+    unlabelled: list[ExampleRow]
     source: str = ""
 
 
 def _task_of_rows(
     name: str,
     source: str,
-    splits: Mapping[Split, Sequence[SourcedExample]],
-    unlabelled: Sequence[SourcedExample] = (),
+    splits: Mapping[Split, Sequence[ExampleRow]],
+    unlabelled: Sequence[ExampleRow] = (),
     *,
     divided: bool = False,
     answer_column: str = ANSWER,
@@ -331,7 +329,7 @@ def _task_of_rows(
 
 def _by_answer(
     data: Source, columns: ColumnNames, require_answers: bool
-) -> tuple[list[SourcedExample], list[SourcedExample]]:
+) -> tuple[list[ExampleRow], list[ExampleRow]]:
     """The rows with an answer, and those without one that a decision between labels can still use;
     where no answer is required, all rows, and none.
 
@@ -348,7 +346,7 @@ def _by_answer(
     return labelled, unlabelled
 
 
-def _with_labels(rows: list[SourcedExample]) -> list[SourcedExample]:
+def _with_labels(rows: list[ExampleRow]) -> list[ExampleRow]:
     """The rows, each with its label where the answers of those that have one are few labels."""
     labels = Labels.found_in([row.example for row in rows if row.example.answers])
     if labels is None:
@@ -372,20 +370,20 @@ def _built_in(spec: str) -> Task:
 
 def _whole(
     path: Source, split: Split, columns: ColumnNames, require_answers: bool
-) -> list[SourcedExample]:
+) -> list[ExampleRow]:
     rows = read_rows(path, columns, require_answers=require_answers)
     for row in rows:
         if row.split not in (None, split):
             raise DataError(
-                f"{row.source} says split {row.split}, but the file was given as {split} data;"
-                " remove the column or the row"
+                f"{row.example.place} says split {row.split}, but the file was given as {split}"
+                " data; remove the column or the row"
             )
     return rows
 
 
 def read_dataset(
     spec: str,
-    whole: dict[Split, list[SourcedExample]],
+    whole: dict[Split, list[ExampleRow]],
     columns: ColumnNames,
     *,
     require_answers: bool,
@@ -405,8 +403,8 @@ def read_dataset(
             " leave it out, or give the file with ``data``"
         )
     records = dataset_records(spec)
-    rows_by_split: dict[Split, list[SourcedExample]] = {}
-    unlabelled: list[SourcedExample] = []
+    rows_by_split: dict[Split, list[ExampleRow]] = {}
+    unlabelled: list[ExampleRow] = []
     unanswered: Counter[str] = Counter()
     first_unlabelled: Record | None = None
     single = len(records) == 1
@@ -450,11 +448,11 @@ def read_dataset(
     return ReadRows(name_of_task, train, own_splits, unlabelled, source)
 
 
-def _small_labels(rows: Sequence[SourcedExample]) -> list[str]:
+def _small_labels(rows: Sequence[ExampleRow]) -> list[str]:
     """A sentence for each label with too few rows to learn it and to judge it, with their lines;
     where a label with more rows is nearly called so, whether that is meant.
     """
-    by_label: dict[str, list[SourcedExample]] = {}
+    by_label: dict[str, list[ExampleRow]] = {}
     for row in rows:
         if row.label:
             by_label.setdefault(row.label, []).append(row)

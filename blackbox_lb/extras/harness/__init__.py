@@ -39,7 +39,7 @@ from blackbox_lb.extras.harness.documents import (
     split_documents,
     working,
 )
-from blackbox_lb.tasks.records.files import SourcedExample
+from blackbox_lb.tasks.records.files import ExampleRow
 from blackbox_lb.tasks.records.hub_data import library
 from blackbox_lb.tasks.rewards.matching import Matcher
 from blackbox_lb.tasks.sets.task import HarnessOptions, Task
@@ -138,16 +138,15 @@ def _same(values: dict[str, Any], title: str) -> Any:
     return value
 
 
-def _row(document: Document, prompts: HarnessPrompts) -> SourcedExample:
+def _row(document: Document, prompts: HarnessPrompts) -> ExampleRow:
     targets = document.task.doc_to_target(document.doc)
     if not isinstance(targets, list):
         targets = [targets]
     texts = [str(target) for target in targets]
     answers = tuple(text for text in texts if text.strip())
-    example = Example(document.id, Prompt.user(prompts.prompts[document.id]), answers)
-    return SourcedExample(
-        example, f"lm-eval task {document.leaf}, document {document.index} of {document.split}"
-    )
+    source = f"lm-eval task {document.leaf}, document {document.index} of {document.split}"
+    prompt = Prompt.user(prompts.prompts[document.id])
+    return ExampleRow(Example(document.id, prompt, answers, source=source))
 
 
 class HarnessMetric:

@@ -21,7 +21,7 @@ from typing import Any
 from blackbox_lb.errors import BlbError, InputError
 from blackbox_lb.literals import Split
 from blackbox_lb.safety.printable import did_you_mean, shorten
-from blackbox_lb.tasks.records.files import SourcedExample
+from blackbox_lb.tasks.records.files import ExampleRow
 from blackbox_lb.tasks.records.hub_data import library, offline_without_hub, quiet, read_folder
 from blackbox_lb.tasks.sets.task import divide
 from blackbox_lb.types import Example, Prompt
@@ -458,7 +458,7 @@ def _documents(task: Any, leaf: str, split: str) -> list[Document]:
 
 def _divided(name: str, documents: list[Document]) -> dict[Split, list[Document]]:
     by_id = {document.id: document for document in documents}
-    rows = [SourcedExample(Example(key, Prompt.user("")), key) for key in by_id]
+    rows = [ExampleRow(Example(key, Prompt.user(""))) for key in by_id]
     return {
         split: [by_id[row.example.id] for row in part]
         for split, part in divide(name, rows, 0, SHARES).items()

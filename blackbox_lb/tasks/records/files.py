@@ -67,10 +67,9 @@ JUDGED_FIRST: tuple[Split, ...] = ("test", "validation", "train")
 
 
 @dataclass(frozen=True, slots=True)
-class SourcedExample:
-    """An example with its origin.
+class ExampleRow:
+    """An example with what its row says of it.
 
-    source: its row for messages, as "train.jsonl, line 3".
     split: the split that the row names, if any.
     remarks: how the row was read, where that is to be said, each to be put behind the number of
         such rows; those of its copies, too.
@@ -80,7 +79,6 @@ class SourcedExample:
     """
 
     example: Example
-    source: str
     split: Split | None = None
     remarks: tuple[str, ...] = ()
     copies: int = 0
@@ -88,7 +86,7 @@ class SourcedExample:
     label: str = ""
 
 
-def words_of(row: SourcedExample) -> tuple[Words, str]:
+def words_of(row: ExampleRow) -> tuple[Words, str]:
     """The prompt's words without regard to white space, and its tools, for comparing prompts."""
     words = tuple(
         tuple(" ".join(text.split()) for text in message.fields.values())
@@ -97,7 +95,7 @@ def words_of(row: SourcedExample) -> tuple[Words, str]:
     return words, row.example.prompt.tools
 
 
-def join_repeats(rows: Iterable[SourcedExample]) -> list[SourcedExample]:
+def join_repeats(rows: Iterable[ExampleRow]) -> list[ExampleRow]:
     """Rows of equal prompts and tools in one split as one, in the place of the first.
 
     It has the id of the first row and the answers of all, the commonest first, as equally accepted
@@ -105,7 +103,7 @@ def join_repeats(rows: Iterable[SourcedExample]) -> list[SourcedExample]:
 
     Raises DataError: rows of one prompt want different distributions.
     """
-    groups: dict[object, list[SourcedExample]] = {}
+    groups: dict[object, list[ExampleRow]] = {}
     for row in rows:
         key = (row.example.prompt, row.split)
         groups.setdefault(key, []).append(row)
@@ -118,7 +116,7 @@ def join_repeats(rows: Iterable[SourcedExample]) -> list[SourcedExample]:
     return joined
 
 
-def _joined(rows: Sequence[SourcedExample]) -> SourcedExample:
+def _joined(rows: Sequence[ExampleRow]) -> ExampleRow:
     first = rows[0]
     if len(rows) == 1:
         return first
@@ -138,22 +136,22 @@ def _joined(rows: Sequence[SourcedExample]) -> SourcedExample:
     )
 
 
-def _refuse_other_shares(rows: Sequence[SourcedExample]) -> None:
+def _refuse_other_shares(rows: Sequence[ExampleRow]) -> None:
     first = rows[0].example
     target = dict(zip(first.answers, first.weights, strict=True))
     for row in rows[1:]:
         example = row.example
         if dict(zip(example.answers, example.weights, strict=True)) != target:
             raise DataError(
-                f"{row.source} has the prompt of {rows[0].source} and other shares; the model is"
-                " shown the same text, so join them into one row with the shares of both, or say in"
-                " the prompt what tells them apart"
+                f"{row.example.place} has the prompt of {first.place} and other shares; the model"
+                " is shown the same text, so join them into one row with the shares of both, or say"
+                " in the prompt what tells them apart"
             )
 
 
 def keep_apart(
-    splits: Mapping[Split, Sequence[SourcedExample]],
-) -> tuple[dict[Split, list[SourcedExample]], Counter[tuple[Split, Split]]]:
+    splits: Mapping[Split, Sequence[ExampleRow]],
+) -> tuple[dict[Split, list[ExampleRow]], Counter[tuple[Split, Split]]]:
     """Leave rows out of a split whose prompt stands in another one that is judged by.
 
     Returns:
@@ -161,7 +159,7 @@ def keep_apart(
         prompt).
     """
     owners: dict[object, Split] = {}
-    distinct: dict[Split, list[SourcedExample]] = {split: [] for split in splits}
+    distinct: dict[Split, list[ExampleRow]] = {split: [] for split in splits}
     left_out: Counter[tuple[Split, Split]] = Counter()
     for split in JUDGED_FIRST:
         for row in splits.get(split, ()):
@@ -174,9 +172,9 @@ def keep_apart(
 
 
 def remarks_on(
-    rows: Sequence[SourcedExample],
+    rows: Sequence[ExampleRow],
     left_out: Mapping[tuple[Split, Split], int],
-    unlabelled: Sequence[SourcedExample] = (),
+    unlabelled: Sequence[ExampleRow] = (),
     answer_column: str = "answer",
 ) -> list[str]:
     """What was done to the rows of a task that its user would not see otherwise, in sentences."""
@@ -207,10 +205,10 @@ def remarks_on(
     return notices
 
 
-def places_of(rows: Sequence[SourcedExample]) -> str:
+def places_of(rows: Sequence[ExampleRow]) -> str:
     """The places of rows in their file, as "lines 5, 9"; those of the first ``NAMED_ROWS``."""
     places = sorted(
-        (row.source.rpartition(", ")[2] for row in rows),
+        (row.example.place.rpartition(", ")[2] for row in rows),
         key=lambda place: int(re.findall(r"\d+", place)[0]),
     )
     unit = places[0].partition(" ")[0]
@@ -312,7 +310,7 @@ def read_rows(
     columns: ColumnNames | None = None,
     *,
     require_answers: bool = True,
-) -> list[SourcedExample]:
+) -> list[ExampleRow]:
     """Like :func:`load_examples`, with the source and the split of every row."""
     columns = columns or ColumnNames()
     if isinstance(source, GivenRows):
@@ -374,7 +372,7 @@ def content_hash(
     return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:16]
 
 
-def row_of(record: Record, columns: ColumnNames, require_answers: bool) -> SourcedExample:
+def row_of(record: Record, columns: ColumnNames, require_answers: bool) -> ExampleRow:
     """The example in one record. DataError names file, line, value and remedy."""
     columns = _with_conversations(record, columns)
     prompt = _prompt(record, columns)
@@ -410,7 +408,7 @@ def row_of(record: Record, columns: ColumnNames, require_answers: bool) -> Sourc
         for key, value in unread.items()
         if key != columns.prompt and len(value) <= LONGEST_COLUMN
     }
-    return SourcedExample(
+    return ExampleRow(
         Example(
             name,
             replace(prompt, columns=settings, tools=tools),
@@ -418,7 +416,6 @@ def row_of(record: Record, columns: ColumnNames, require_answers: bool) -> Sourc
             source=record.source,
             weights=shares,
         ),
-        record.source,
         _split(record),
         tuple(record.remarks),
     )
@@ -743,13 +740,13 @@ def _split(record: Record) -> Split | None:
     return SPLIT_NAMES[value]
 
 
-def _refuse_repeated_ids(rows: list[SourcedExample]) -> None:
+def _refuse_repeated_ids(rows: list[ExampleRow]) -> None:
     """Refuse one id for two prompts. Rows of one prompt in two splits are left to the task."""
-    first_rows: dict[str, SourcedExample] = {}
+    first_rows: dict[str, ExampleRow] = {}
     for row in rows:
         first = first_rows.setdefault(row.example.id, row)
         if first is not row and words_of(first) != words_of(row):
             raise DataError(
-                f"{row.source} has the id {shorten(row.example.id)} of {first.source}; ids must be"
-                " unique"
+                f"{row.example.place} has the id {shorten(row.example.id)} of"
+                f" {first.example.place}; ids must be unique"
             )

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from blackbox_lb.errors import DataError, InputError
 from blackbox_lb.literals import Split
-from blackbox_lb.tasks.records.files import SPLIT_NAMES, SourcedExample, words_of
+from blackbox_lb.tasks.records.files import SPLIT_NAMES, ExampleRow, words_of
 from blackbox_lb.tasks.rewards.matching import Matcher
 from blackbox_lb.types import Example, Message
 
@@ -72,13 +72,13 @@ class Task:
     def from_splits(
         cls,
         name: str,
-        splits: dict[Split, list[SourcedExample]],
+        splits: dict[Split, list[ExampleRow]],
         *,
         correct: str | Matcher | None = None,
         max_tokens: int = DEFAULT_MAX_TOKENS,
         stop: tuple[str, ...] = (),
         note: str = "",
-        unlabelled: Sequence[SourcedExample] = (),
+        unlabelled: Sequence[ExampleRow] = (),
         divided: bool = False,
     ) -> Task:
         """Make a task of given splits. Raises DataError where one prompt or id is in two of
@@ -189,11 +189,11 @@ def _led_by(system: Message, example: Example) -> Example:
 
 def divide(
     name: str,
-    rows: Sequence[SourcedExample],
+    rows: Sequence[ExampleRow],
     seed: int,
     fractions: Sequence[float],
     splits: Sequence[Split] = SPLITS,
-) -> dict[Split, list[SourcedExample]]:
+) -> dict[Split, list[ExampleRow]]:
     """Rows by split: their own where they carry one, else by hash in the shares ``fractions`` of
     ``splits``; where rows have a label, each label by itself.
     """
@@ -206,7 +206,7 @@ def divide(
             f"fractions are {tuple(fractions)}; give {len(splits)} positive shares that sum to 1"
         )
     _refuse_partial_splits(rows)
-    divided: dict[Split, list[SourcedExample]] = {split: [] for split in SPLITS}
+    divided: dict[Split, list[ExampleRow]] = {split: [] for split in SPLITS}
     places = _places(rows, seed, fractions, splits)
     for row in rows:
         divided[row.split or places[_identity(row)]].append(row)
@@ -215,16 +215,16 @@ def divide(
 
 
 def rest(
-    name: str, rows: list[SourcedExample], seed: int, fractions: Sequence[float], named: set[Split]
-) -> dict[Split, list[SourcedExample]]:
+    name: str, rows: list[ExampleRow], seed: int, fractions: Sequence[float], named: set[Split]
+) -> dict[Split, list[ExampleRow]]:
     """``rows`` divided over the splits that have no file of their own, their shares scaled to sum
     to 1.
     """
     for row in rows:
         if row.split in named:
             raise DataError(
-                f"{row.source} says split {row.split}, which has a file of its own; remove the row"
-                " or that file"
+                f"{row.example.place} says split {row.split}, which has a file of its own; remove"
+                " the row or that file"
             )
     remaining = [split for split in SPLITS if split not in named]
     if not named or len(fractions) != len(SPLITS):
@@ -237,8 +237,8 @@ def rest(
 
 
 def chosen_on(
-    name: str, splits: Mapping[Split, Sequence[SourcedExample]], size: int, seed: int
-) -> dict[Split, list[SourcedExample]]:
+    name: str, splits: Mapping[Split, Sequence[ExampleRow]], size: int, seed: int
+) -> dict[Split, list[ExampleRow]]:
     """The splits with ``size`` rows of train and validation in validation, and the others in train:
     drawn by hash, of each label its share.
 
@@ -269,13 +269,13 @@ def _position(identity: str, seed: int) -> float:
     return int.from_bytes(digest[:8]) / 2**64
 
 
-def _identity(row: SourcedExample) -> str:
+def _identity(row: ExampleRow) -> str:
     """What the rows of one prompt share."""
     return row.split_id or row.example.id
 
 
 def _places(
-    rows: Sequence[SourcedExample], seed: int, fractions: Sequence[float], splits: Sequence[Split]
+    rows: Sequence[ExampleRow], seed: int, fractions: Sequence[float], splits: Sequence[Split]
 ) -> dict[str, Split]:
     """Identity -> its split, in the order of their hashes, which are even over 0 to 1.
 
@@ -319,18 +319,18 @@ def quotas(rows: int, fractions: Sequence[float]) -> list[int]:
     return counts
 
 
-def _refuse_partial_splits(rows: Sequence[SourcedExample]) -> None:
+def _refuse_partial_splits(rows: Sequence[ExampleRow]) -> None:
     without = [row for row in rows if row.split is None]
     if without and len(without) < len(rows):
         raise DataError(
-            f"{without[0].source} names no split although other rows do; give every row a split, or"
-            " none"
+            f"{without[0].example.place} names no split although other rows do; give every row a"
+            " split, or none"
         )
 
 
 def _refuse_empty(
     name: str,
-    divided: dict[Split, list[SourcedExample]],
+    divided: dict[Split, list[ExampleRow]],
     count: int,
     fractions: Sequence[float],
     splits: Sequence[Split],
@@ -355,22 +355,22 @@ def _rows_needed(fractions: Sequence[float]) -> int:
     return math.ceil(math.log(_EMPTY_RISK / len(fractions)) / math.log1p(-least))
 
 
-def _refuse_leaks(splits: dict[Split, list[SourcedExample]]) -> None:
-    prompts: dict[object, tuple[Split, SourcedExample]] = {}
-    ids: dict[str, tuple[Split, SourcedExample]] = {}
+def _refuse_leaks(splits: dict[Split, list[ExampleRow]]) -> None:
+    prompts: dict[object, tuple[Split, ExampleRow]] = {}
+    ids: dict[str, tuple[Split, ExampleRow]] = {}
     for split, rows in splits.items():
         for row in rows:
             example = row.example
             first_split, first = prompts.setdefault(words_of(row), (split, row))
             if first_split != split:
                 raise DataError(
-                    f"{row.source} ({split}) has the prompt of {first.source} ({first_split}),"
-                    f" so {split} would judge what {first_split} has seen; delete one, or join both"
-                    " into one row with a list of answers"
+                    f"{example.place} ({split}) has the prompt of {first.example.place}"
+                    f" ({first_split}), so {split} would judge what {first_split} has seen; delete"
+                    " one, or join both into one row with a list of answers"
                 )
             first_split, first = ids.setdefault(example.id, (split, row))
             if first is not row:
                 raise DataError(
-                    f"{row.source} ({split}) has the id {example.id!r} of {first.source}"
+                    f"{example.place} ({split}) has the id {example.id!r} of {first.example.place}"
                     f" ({first_split}); ids must be unique"
                 )

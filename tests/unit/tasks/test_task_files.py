@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from blackbox_lb.errors import DataError, InputError
 from blackbox_lb.tasks import Task, load_examples, load_task
-from blackbox_lb.tasks.records.files import SourcedExample, join_repeats, read_rows
+from blackbox_lb.tasks.records.files import ExampleRow, join_repeats, read_rows
 from blackbox_lb.tasks.records.records import value_at
 from blackbox_lb.tasks.sets.labels import Labels, labels_of_task
 from blackbox_lb.types import Example, Message, Prompt
@@ -115,7 +115,7 @@ def test_joining_keeps_every_prompt_and_answer(pairs: list[tuple[str, str]]) -> 
     and copies add up.
     """
     rows = [
-        SourcedExample(Example(f"{n}", Prompt.user(prompt), (answer,)), f"line {n}")
+        ExampleRow(Example(f"{n}", Prompt.user(prompt), (answer,)))
         for n, (prompt, answer) in enumerate(pairs)
     ]
     joined = join_repeats(rows)

@@ -18,7 +18,7 @@ from blackbox_lb import tasks
 from blackbox_lb.errors import DataError, InputError
 from blackbox_lb.tasks import Task, load_examples, load_task
 from blackbox_lb.tasks.load import BUILT_IN
-from blackbox_lb.tasks.records.files import SourcedExample, content_hash
+from blackbox_lb.tasks.records.files import ExampleRow, content_hash
 from blackbox_lb.tasks.rewards.matching import parse_matcher
 from blackbox_lb.tasks.sets.task import DEFAULT_FRACTIONS, divide
 from blackbox_lb.types import Example, Message, Prompt
@@ -41,20 +41,12 @@ def write(tmp_path: Path) -> Write:
 
 def from_examples(
     name: str,
-    examples: Iterable[Example | SourcedExample],
+    examples: Iterable[Example],
     seed: int = 0,
     fractions: Sequence[float] = DEFAULT_FRACTIONS,
 ) -> Task:
     """A task of examples that are split three ways."""
-    numbered = enumerate(examples, start=1)
-    rows = [
-        (
-            each
-            if isinstance(each, SourcedExample)
-            else SourcedExample(each, f"example {n} ({each.id})")
-        )
-        for n, each in numbered
-    ]
+    rows = [ExampleRow(example) for example in examples]
     return Task.from_splits(name, divide(name, rows, seed, fractions))
 
 
@@ -410,8 +402,8 @@ def test_a_prompt_in_two_splits_is_a_leak(write: Write) -> None:
     learned = {example.prompt.text for example in (*task.train, *task.validation)}
     assert learned == {f"a{n}" for n in range(40) if n != 7}
     assert re.search(r"1 row left out of (train|validation), whose prompts are in test", task.note)
-    rows = [SourcedExample(example, f"row {example.id}") for example in numbered(2)]
-    with raises_naming(DataError, "q0 (validation", "q0 (train"):
+    rows = [ExampleRow(example) for example in numbered(2)]
+    with raises_naming(DataError, "'q0' (validation", "'q0' (train"):
         Task.from_splits("t", {"train": [rows[0]], "validation": [rows[0]], "test": [rows[1]]})
 
 
