@@ -52,9 +52,7 @@ def named(phases: Phases, tokens: list[str]) -> list[str]:
 
 @given(st.lists(st.sampled_from(TEXTS), max_size=12), st.sampled_from(["aab", "ab", "aa", "b<a"]))
 def test_a_text_is_found_however_its_bytes_are_split(tokens: list[str], text: str) -> None:
-    """``until`` lasts while the text of the tokens before does not hold it, and ``after`` is the
-    rest of that.
-    """
+    """``until`` lasts while the text of the tokens before does not hold it."""
     before = [text not in "".join(tokens[:place]) for place in range(len(tokens))]
     assert named(Phases.parse([f"until:{text}"]), tokens) == [
         f"until:{text}" if each else "rest" for each in before

@@ -18,7 +18,6 @@ from blackbox_lb.rollouts.judging.verdict import (
     Setting,
     bootstrap,
     compare,
-    holm,
     paired,
     parse_setting,
     sample_size,
@@ -47,23 +46,6 @@ def test_the_papers_interval_is_scipys(size: int) -> None:
     assert (ours.percentile_low, ours.percentile_high) == pytest.approx(
         (theirs.low, theirs.high), rel=1e-12
     )
-
-
-def test_accuracy_of_four_by_eye() -> None:
-    """Three of four right. A resample has k right with the binomial chance of k at 3/4: none in
-    1/256, one in 12/256 (sum .051), all four in 81/256. So the 2.5th percentile is 1/4 and the
-    97.5th is 1."""
-    found = bootstrap(np.array([1.0, 1.0, 1.0, 0.0]))
-    assert np.asarray(stats.binom.cdf([0, 1], 4, 0.75)) == pytest.approx([1 / 256, 13 / 256])
-    assert (found.percentile_low, found.percentile_high) == (0.25, 1.0)
-
-
-def test_a_paired_length_by_eye() -> None:
-    """Lengths 9, 7, 8 against 6, 4, 5: each difference is -3, so every replicate's mean is, and
-    both percentiles are.
-    """
-    found = bootstrap(np.array([6.0, 4.0, 5.0]) - np.array([9.0, 7.0, 8.0]))
-    assert (found.percentile_low, found.percentile_high, found.low, found.high) == (-3, -3, -3, -3)
 
 
 def test_the_expanded_interval_is_wider_for_few_prompts_and_the_papers_for_many() -> None:
@@ -164,12 +146,6 @@ def test_sign_test_by_eye() -> None:
     assert sign_test(np.array([1.0] * 9 + [-5.0])) == pytest.approx(2 * 11 / 1024)
     assert sign_test(np.array([1.0] * 9 + [-5.0] + [0.0] * 30)) == pytest.approx(2 * 11 / 1024)
     assert sign_test(np.zeros(5)) == 1
-
-
-def test_holm_at_the_ends() -> None:
-    """One p-value stays, and none gives none; the worked example is that of the verdicts."""
-    assert holm([0.04]) == [0.04]
-    assert holm([]) == []
 
 
 @pytest.mark.parametrize(("effect", "prompts"), [(0.2, 199), (0.5, 34), (0.8, 15)])
@@ -284,6 +260,7 @@ def test_rows_are_judged_together() -> None:
     rows = together([row(0.01), row(0.04), row(0.03), row(0.005, difference=-1.0)])
     assert [each.p for each in rows] == pytest.approx([0.03, 0.06, 0.06, 0.02])
     assert [each.verdict for each in rows] == ["HELPS", "NO EVIDENCE", "NO EVIDENCE", "HURTS"]
+    assert together([]) == []
 
 
 def test_a_bias_that_does_nothing_is_seldom_said_to_do_something() -> None:

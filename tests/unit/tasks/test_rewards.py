@@ -561,24 +561,6 @@ def test_a_multiple_is_one_of_decimals(
     assert reward.score(OSLO, completion(answer)).value == value
 
 
-@pytest.mark.parametrize(
-    ("items", "value"),
-    [
-        ('[1, true, "1", null, 0, false, ""]', 1),
-        ("[1, 1.0]", 0),
-        ("[[1], [true]]", 1),
-        ('[{"a": 1, "b": [2]}, {"b": [2.0], "a": 1}]', 0),
-        ("[[], {}]", 1),
-    ],
-)
-def test_unique_items(schema: Callable[[str], str], items: str, value: float) -> None:
-    """Equal as JSON: 1 is 1.0 and not true, and the order of names does not count."""
-    reward = parse_reward(schema('{"uniqueItems": true}'), max_tokens=48)
-    assert reward.score(OSLO, completion(items)).value == value
-    loose = parse_reward(schema('{"uniqueItems": false}'), max_tokens=48)
-    assert loose.score(OSLO, completion(items)).value == 1
-
-
 def test_time_grows_with_the_length(schema: Callable[[str], str]) -> None:
     """Of texts that took minutes: fences that open and never close, combining marks."""
     begin = time.process_time()

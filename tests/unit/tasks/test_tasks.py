@@ -14,10 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from blackbox_lb import tasks
 from blackbox_lb.errors import DataError, InputError
 from blackbox_lb.tasks import Task, load_examples, load_task
-from blackbox_lb.tasks.load import BUILT_IN
 from blackbox_lb.tasks.records.files import ExampleRow, content_hash
 from blackbox_lb.tasks.rewards.matching import parse_matcher
 from blackbox_lb.tasks.sets.task import DEFAULT_FRACTIONS, divide
@@ -450,34 +448,6 @@ def country(example: Example) -> str:
     return example.id.partition(":")[2]
 
 
-def rows_of_table(name: str) -> list[dict[str, str]]:
-    """The table of a built-in task as its file has it."""
-    with (Path(tasks.__file__).parent / "sets" / f"{name}.csv").open(
-        encoding="utf-8", newline=""
-    ) as file:
-        return list(csv.DictReader(file))
-
-
-@pytest.mark.parametrize(
-    ("name", "column"), [("capitals", "capitals"), ("continents", "continent")]
-)
-def test_the_table_is_plain_csv_in_order(name: str, column: str) -> None:
-    """A reader finds a country by the alphabet, and the four columns are the documented ones."""
-    rows = rows_of_table(name)
-    assert list(rows[0]) == ["country", "article", column, "split"]
-    names = [row["country"] for row in rows]
-    assert names == sorted(set(names))
-    assert {row["article"] for row in rows} == {"", "the"}
-
-
-def test_the_tables_agree_on_articles() -> None:
-    """A country takes "the" in both tables or in neither."""
-    capitals, continents = (
-        {row["country"]: row["article"] for row in rows_of_table(name)} for name in BUILT_IN
-    )
-    assert not [name for name in capitals.keys() & continents if capitals[name] != continents[name]]
-
-
 def test_capitals_has_its_size() -> None:
     """80 countries to train, 24 to validate, 73 to test; no country twice; 48 tokens, answers by
     contains.
@@ -554,14 +524,6 @@ def test_continents_asks_about_every_state_it_does_not_leave_out() -> None:
     assert not asked & (two | told)
     assert len(asked | two | told) == 193 + 2
     assert set(map(country, COUNTRIES)) - asked <= two | told
-
-
-def test_no_country_gives_its_continent_away() -> None:
-    """No word of a country's name begins as a label does; those left out for it are caught."""
-    tells = re.compile(r"\b(Africa|America|Asia|Europe|Oceania)")
-    assert not [e.id for e in STATES if tells.search(country(e))]
-    assert tells.search("South Africa")
-    assert tells.search("Central African Republic")
 
 
 def test_continents_known_truths() -> None:
