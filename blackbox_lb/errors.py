@@ -112,7 +112,7 @@ class StoreBusy(StoreError):
 class StoreCorrupt(StoreError):
     """A rollout store or one of its rows is damaged.
 
-    ``blb store check`` finds the damage, ``blb store recover`` saves the rest.
+    ``blb store check`` finds the damage, ``blb store merge`` saves the rest.
     """
 
 

@@ -1,7 +1,7 @@
 """The rollout store: completions on disk by content hash.
 
-``upkeep`` checks and merges stores, ``recovery`` saves what is intact in a damaged one, ``joined``
-reads several as one, and ``parquet`` exports and imports them.
+``upkeep`` checks stores and merges what is intact in them, ``joined`` reads several as one, and
+``parquet`` exports and imports them.
 """
 
 from blackbox_lb.store.rollouts import (

@@ -216,7 +216,7 @@ def how_to_check(path: Path) -> str:
 
 def how_to_recover(path: Path) -> str:
     """The command that saves the rest, for a message."""
-    return f"{shell_line('blb', 'store', 'recover', path)} NEW copies what is intact"
+    return f"{shell_line('blb', 'store', 'merge', path, '--out', 'NEW')} copies what is intact"
 
 
 class Database:

@@ -320,7 +320,7 @@ class RolloutStore:
     def restore_references(
         self, settings: Mapping[str, Any], prompts: Mapping[str, Prompt]
     ) -> None:
-        """Store again the settings and prompts that a recovery did not find.
+        """Store again the settings and prompts that a merge of a damaged store did not find.
 
         Args:
             settings: those of a request of which there are completions.

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -143,22 +143,25 @@ class Merged:
     same: in the target already.
     differing: another answer under the same key is in the target, and stays.
     damaged: not intact, so left out.
+    broken: sources of which SQLite cannot read every row, by table.
     """
 
     added: Counter[str] = field(default_factory=Counter)
     same: Counter[str] = field(default_factory=Counter)
     differing: Counter[str] = field(default_factory=Counter)
     damaged: Counter[str] = field(default_factory=Counter)
+    broken: Counter[str] = field(default_factory=Counter)
 
 
 def merge(sources: Sequence[Path], target: Path) -> Merged:
-    """Copy all rows of the stores ``sources`` into the store ``target``, each response once.
+    """Copy all intact rows of the stores ``sources`` into the store ``target``, each response once.
 
-    The target may exist already. Sources are only read. The same call again adds nothing.
+    The target may exist already. Sources are only read, and may be damaged. The same call again
+    adds nothing.
 
     Raises:
         InputError: the target is one of the sources.
-        StoreError: a source cannot be read, or the target cannot be written.
+        StoreError: a source cannot be opened, or the target cannot be written.
     """
     for source in sources:
         if source.resolve() == target.resolve():
@@ -166,15 +169,37 @@ def merge(sources: Sequence[Path], target: Path) -> Merged:
                 f"{source} is the target and a source; give another file with ``out``, or leave"
                 " it out"
             )
-        RolloutStore(source, read_only=True).close()
+        Database(source, read_only=True).close()
     merged = Merged()
     with RolloutStore(target) as into:
         for source in sources:
-            with RolloutStore(source, read_only=True) as store:
+            with closing(Database(source, read_only=True)) as db:
+                # A row with a text that is no UTF-8 is read, and found damaged.
+                db.connection.text_factory = lambda raw: raw.decode(errors="surrogateescape")
                 for table in TABLES:
-                    for rows in batches(store.rows(table)):
+                    for rows in batches(_readable_rows(db, table, merged)):
                         add_new(into, table, _intact(table, rows, merged), merged)
     return merged
+
+
+def _readable_rows(db: Database, table: str, merged: Merged) -> Iterator[dict[str, Any]]:
+    """Every row of a table before the first and behind the last page that SQLite cannot read."""
+    place = "rowid"
+    if table != "completions":
+        place = TABLES[table][0]
+    last = None
+    try:
+        for values in db.stream(selection(table, f"NOT INDEXED ORDER BY {place}")):
+            last = values
+            yield named(table, values)
+        return
+    except StoreCorrupt:
+        merged.broken[table] += 1
+    with suppress(StoreCorrupt):
+        for values in db.stream(selection(table, f"NOT INDEXED ORDER BY {place} DESC")):
+            if values == last:
+                return
+            yield named(table, values)
 
 
 def _intact(table: str, rows: Iterable[dict[str, Any]], merged: Merged) -> Iterator[dict[str, Any]]:

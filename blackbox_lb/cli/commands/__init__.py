@@ -41,7 +41,7 @@ GROUPS = {
         "compile": "Make a learned bias fit another provider or limit, and say what that loses.",
     },
     "Data and settings": {
-        "store": "Check, merge, recover rollout stores; Parquet out and in.",
+        "store": "Check and merge rollout stores; Parquet out and in.",
         "providers": "List the providers, or everything that is known of one.",
         "rewards": "List the rewards, with what a completion is worth by each.",
         "completion": (

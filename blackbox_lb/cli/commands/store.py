@@ -30,7 +30,7 @@ class StoreCommands(click.Group):
 
 @click.group("store", cls=StoreCommands)
 def store_command() -> None:
-    """Look after rollout stores (rollouts.db): check, merge, recover, and exchange them as Parquet.
+    """Look after rollout stores (rollouts.db): check, merge, and exchange them as Parquet.
 
     Nothing is sampled and nothing is sent. Each takes --json.
     """
@@ -112,10 +112,11 @@ def check_command(store: Path, as_json: bool) -> None:
 @_json
 def merge_command(stores: tuple[Path, ...], out: Path, as_json: bool) -> None:
     """Merge STORES into one store, each response once: completions, prompts, token bytes,
-    distributions, rewards.
+    rewards.
 
     Where two stores hold different answers to one question, the first stays; their number is
-    reported. The same command again adds nothing.
+    reported. Of a damaged store all intact rows are taken that SQLite still reaches. The same
+    command again adds nothing.
     """
     from blackbox_lb.store.upkeep import merge
 
@@ -126,6 +127,7 @@ def merge_command(stores: tuple[Path, ...], out: Path, as_json: bool) -> None:
             "same": done.same,
             "differing": done.differing,
             "damaged": done.damaged,
+            "broken": done.broken,
         }
         print_json({"store": str(out), **counts})
         return
@@ -133,27 +135,11 @@ def merge_command(stores: tuple[Path, ...], out: Path, as_json: bool) -> None:
     _echo_differing(done.differing)
     if done.damaged:
         echo(f"left out because damaged: {_counted(done.damaged)}; blb store check says which")
-
-
-@store_command.command("recover")
-@click.argument("old", type=PATH)
-@click.argument("new", type=PATH)
-@_json
-def recover_command(old: Path, new: Path, as_json: bool) -> None:
-    """Copy all intact rows of the damaged or truncated store OLD into the new store NEW, and count
-    the losses.
-
-    A temporary copy of OLD and its -wal file, beside NEW, is read in small slices around the
-    damage; every row is taken or left by its checksum.
-    """
-    from blackbox_lb.store.recovery import recover
-
-    done = recover(old, new)
-    if as_json:
-        print_json({"old": str(old), "new": str(new), "recovered": done.rows, "lost": done.lost})
-        return
-    echo(f"{new}: recovered {_counted(done.rows)}")
-    echo(f"lost, as far as anything still names it: {_counted(done.lost)}")
+    if done.broken:
+        echo(
+            f"pages that SQLite cannot read, in the table of: {', '.join(done.broken)}; rows"
+            " between the first and the last of these pages are missing"
+        )
 
 
 @store_command.command("export")

@@ -105,7 +105,7 @@ def test_one_bit_of_an_index_is_said_when_the_store_is_opened(
     data[(root - 1) * size + name.start()] ^= 1
     path = written(path, data)
     for read_only in (True, False):
-        with raises_naming(StoreCorrupt, path, f"blb store recover {path} NEW"):
+        with raises_naming(StoreCorrupt, path, f"blb store merge {path} --out NEW"):
             RolloutStore(path, read_only=read_only)
     assert blb("store", "check", path).exit_code == 2
 
@@ -152,7 +152,7 @@ def test_swapped_pages_never_give_another_row(
 
 def test_a_damaged_index_costs_nothing(tmp_path: Path) -> None:
     """The same collection over a store with one flipped bit ends with exit code 2 and sends no
-    request for a completion; over the recovered store it sends none either.
+    request for a completion; over a merge of the store it sends none either.
     """
     data = tmp_path / "data.jsonl"
     write_rows(data, [{"prompt": f"q {number}"} for number in range(60)])
@@ -174,10 +174,10 @@ def test_a_damaged_index_costs_nothing(tmp_path: Path) -> None:
         written(path, content)
         again = blb(*command, "--out", path.parent)
         assert (again.exit_code, "Traceback" in again.output) == (2, False)
-        assert names(again.output, path, f"blb store recover {path} NEW")
+        assert names(again.output, path, f"blb store merge {path} --out NEW")
         assert len(requests_of(server)) == paid
         new = tmp_path / "new.db"
-        assert blb("store", "recover", path, new).exit_code == 0
+        assert blb("store", "merge", path, "--out", new).exit_code == 0
         written(path, new.read_bytes())
         assert blb(*command, "--out", path.parent).exit_code == 0
         assert len(requests_of(server)) == paid
