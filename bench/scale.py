@@ -227,7 +227,7 @@ def projection_seconds(positions: int, folder: str, parts: Sequence[str]) -> dic
         if "errors" in parts:
             timed("errors", lambda: standard_errors(rollouts, table, fit, tau=TAU, l2=L2))
         if "compile" in parts:
-            timed("compile", lambda: sparsify(table, fit.delta, entries=ENTRIES, patience=0))
+            timed("compile", lambda: sparsify(table, fit.delta, entries=ENTRIES))
     if "cv" in parts:
         numbers["l2"] = timed("cv", lambda: choose_l2(rollouts, table, tau=TAU)).l2
     return numbers

@@ -18,7 +18,7 @@ from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
 from blackbox_lb.estimate.next_token.next_token import NextToken
 from blackbox_lb.estimate.reweighting import divergence
-from blackbox_lb.estimate.sparse.sparsify import integer_search, sparsify
+from blackbox_lb.estimate.sparse.sparsify import sparsify
 from blackbox_lb.types import UNNAMED
 from tests.support.errors import raises_naming
 from tests.support.exact import ExactModel
@@ -114,7 +114,7 @@ def test_blocks_of_any_size_are_one_table(
 
 def test_arrays_may_live_in_files(tmp_path: Path) -> None:
     """With memory-mapped arrays the numbers are the same, and so are those of the columns that
-    integer search asks for.
+    a search for whole numbers asks for.
     """
     given: list[Path] = []
 
@@ -126,12 +126,11 @@ def test_arrays_may_live_in_files(tmp_path: Path) -> None:
     whole, mapped = NextToken.of(data), NextToken.gather(pieces(data, 7), allocate=allocate)
     assert_same(mapped, whole)
     assert sum(path.stat().st_size for path in given) >= 12 * 5 * whole.n_positions
-    learned, weights = np.linspace(-3, 3, len(whole.token_ids)), np.ones(whole.n_positions)
-    searched = (
-        integer_search(table, weights, table.expected(learned), learned, np.arange(4), -6, 6)
-        for table in (whole, mapped)
+    learned = np.linspace(-3.2, 3, len(whole.token_ids))
+    one, two = (sparsify(table, learned, entries=4, integers=True) for table in (whole, mapped))
+    assert dict(zip(one.token_ids, one.values, strict=True)) == dict(
+        zip(two.token_ids, two.values, strict=True)
     )
-    assert next(searched).tolist() == next(searched).tolist()
 
 
 @pytest.mark.parametrize("size", [7, N])

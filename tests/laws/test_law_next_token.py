@@ -16,7 +16,7 @@ from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
 from blackbox_lb.estimate.next_token.next_token import NextToken
 from blackbox_lb.estimate.reweighting import tail_coverage
-from blackbox_lb.estimate.sparse.sparsify import integer_search
+from blackbox_lb.estimate.sparse.support_search import SubsetProblem, whole_numbers
 from tests.support.errors import raises_naming
 from tests.support.exact import ExactModel
 from tests.support.fits import problem_of
@@ -193,14 +193,16 @@ def test_the_solver_finds_the_maximum(seed: int, top: int, target: np.ndarray, l
 
 @settings(max_examples=25)
 @given(seeds, tops, biases)
-def test_integer_search_ends_where_no_step_helps(seed: int, top: int, bias: np.ndarray) -> None:
+def test_whole_numbers_end_where_no_step_helps(seed: int, top: int, bias: np.ndarray) -> None:
     """Its result is integer, in range, and not further from the target than rounding or any
     neighbour.
     """
     table = table_of(seed, top)
     learned, weights = bias[table.token_ids], np.ones(table.n_positions)
     usage, chosen = table.expected(learned), np.arange(0, len(table.token_ids), 2)
-    found = integer_search(table, weights, usage, learned, chosen, -6, 6)
+    allowed = np.isin(np.arange(len(learned)), chosen)
+    problem = SubsetProblem(table, usage, weights, allowed, len(chosen), low=-6, high=6)
+    found = whole_numbers(problem, np.where(allowed, learned, 0.0))
     assert (found == np.rint(found)).all()
     assert np.abs(found).max() <= 6
     assert not np.delete(found, chosen).any()

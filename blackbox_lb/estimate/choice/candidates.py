@@ -22,19 +22,18 @@ from blackbox_lb.estimate.inputs.rollouts import Rollouts
 from blackbox_lb.estimate.inputs.sweep import Sweep
 from blackbox_lb.estimate.next_token.next_token import NextToken
 from blackbox_lb.estimate.projection.projection import Prior, linear_term
-from blackbox_lb.estimate.sparse.sparsify import Sparse, above, against, kept_share, sparsify
-from blackbox_lb.estimate.sparse.support_search import PATIENCE, SubsetProblem, best_support
+from blackbox_lb.estimate.sparse.sparsify import Sparse, against, kept_share, sparsify
+from blackbox_lb.estimate.sparse.support_search import SubsetProblem, best_support
 
 
 @dataclass(frozen=True, slots=True)
 class CompileLimits:
-    """The provider's limits on a bias, and how thoroughly to search within them.
+    """The provider's limits on a bias.
 
     entries: most tokens, None for any number.
     low, high: the range of a value in nats.
     integers: whether values are whole numbers.
     highest_id: the highest token id, None for any.
-    quick: leave out the exchanges of single tokens with which a thorough compile ends.
     """
 
     entries: int | None
@@ -42,13 +41,14 @@ class CompileLimits:
     high: float
     integers: bool
     highest_id: int | None = None
-    quick: bool = False
 
     def forbidden(self, next_token: NextToken) -> Ids:
         """The ids on the support of ``next_token`` that may have no bias."""
-        return above(next_token, self.highest_id)
+        if self.highest_id is None:
+            return np.zeros(0, np.int64)
+        return next_token.token_ids[next_token.token_ids > self.highest_id]
 
-    def compiled(self, next_token: NextToken, delta: Vector, *, patience: int = PATIENCE) -> Sparse:
+    def compiled(self, next_token: NextToken, delta: Vector) -> Sparse:
         """``delta`` (s,) nats, compiled to the provider's limits; see ``sparsify``."""
         return sparsify(
             next_token,
@@ -58,8 +58,6 @@ class CompileLimits:
             high=self.high,
             integers=self.integers,
             forbidden=self.forbidden(next_token),
-            patience=0 if self.quick else patience,
-            exchanges=not self.quick,
         )
 
 
@@ -220,11 +218,8 @@ def _support(here: LoggedHere, projected: Projected, limits: CompileLimits) -> I
     table = next_token.named()
     weights = projected.weights(here.rollouts)
     linear = linear_term(table, weights)
-    problem = SubsetProblem(table, linear, weights.values, allowed, projected.l2)
-    solution = best_support(
-        problem, limits.entries, np.zeros(len(learned)), patience=0 if limits.quick else PATIENCE
-    )
-    return next_token.token_ids[solution.support]
+    problem = SubsetProblem(table, linear, weights.values, allowed, limits.entries, l2=projected.l2)
+    return next_token.token_ids[best_support(problem).support]
 
 
 RULE_NATS = 2.0

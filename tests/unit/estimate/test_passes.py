@@ -23,7 +23,7 @@ from blackbox_lb.estimate.next_token.derivatives import expected_by, hessian
 from blackbox_lb.estimate.next_token.next_token import NextToken
 from blackbox_lb.estimate.problem import Problem
 from blackbox_lb.estimate.projection.projection import Fit
-from blackbox_lb.estimate.sparse.support_search import Local
+from blackbox_lb.estimate.sparse.support_search import Local, SubsetProblem
 from tests.support.exact import ExactModel
 from tests.support.fits import problem_of, projection
 
@@ -111,7 +111,9 @@ def test_the_hessian_is_the_change_of_the_gradient() -> None:
     ahead, behind = table.expected(delta + step, weights), table.expected(delta - step, weights)
     np.testing.assert_allclose(along(direction), (ahead - behind) / 2e-5, atol=1e-6)
     each, squares = expected_by(table, delta, weights, group, 5)
-    share = Local.at(table, weights, delta).share
+    everything = np.ones(len(delta), dtype=bool)
+    problem = SubsetProblem(table, delta, weights, everything, len(delta))
+    share = Local.at(problem, delta).share
     np.testing.assert_allclose(
         squares.sum(axis=0), np.where(usage > 0, share * usage, 0.0), atol=1e-9
     )

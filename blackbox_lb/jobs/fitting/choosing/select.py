@@ -107,14 +107,6 @@ class Search:
         """Whether anything follows the race of all proposals."""
         return self.neighbours or bool(self.sizes)
 
-    def limits(self, limits: CompileLimits) -> CompileLimits:
-        """``limits`` for the candidates that race: compiled quickly where the winner is compiled
-        again with fewer entries.
-        """
-        if self.sizes:
-            return replace(limits, quick=True)
-        return limits
-
     def race(self, candidates: int, prompts: int, cost: Callable[[int], int]) -> tuple[Rung, ...]:
         """The plan of the race of so many proposals: one rung where a second sample would tell
         nothing new.
@@ -220,7 +212,7 @@ async def select(
     all_ids = [part.token_ids for entrant in candidates for part in (entrant, *entrant.left_out)]
     wide = next_token.with_tokens(np.concatenate(all_ids))
     if search.neighbours:
-        best = race.kept(await race.neighbours(best, wide, search.limits(limits)))
+        best = race.kept(await race.neighbours(best, wide, limits))
     uncut = best.candidate
     if search.tries_cuts(scorer.prompts):
         best = await race.fewer_entries(best, wide, limits)

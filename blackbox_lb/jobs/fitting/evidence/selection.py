@@ -112,9 +112,9 @@ async def select_by(
     """
     plan = job.plan
     search = Search.of(plan)
-    positions, field = await _learned(job, search, LearnedFrom(positions, labels))
+    positions, field = await _learned(job, LearnedFrom(positions, labels))
     if left_out:
-        parts = [[*(await _learned(job, search, part))[1]] for part in left_out]
+        parts = [[*(await _learned(job, part))[1]] for part in left_out]
         field = crossed(field, parts)
     features = []
     for feature in plan.parsed_features:
@@ -142,9 +142,7 @@ async def select_by(
     return Selected(choice, positions, tuple(features))
 
 
-async def _learned(
-    job: FitJob, search: Search, source: LearnedFrom
-) -> tuple[Positions, Iterable[Candidate]]:
+async def _learned(job: FitJob, source: LearnedFrom) -> tuple[Positions, Iterable[Candidate]]:
     """The positions with every token that something is known of, and all that is proposed."""
     plan = job.plan
     positions = source.positions
@@ -152,7 +150,7 @@ async def _learned(
     if plan.searches != "named":
         facts = await knowledge(job.trials, positions, job.limits, source.labels)
         positions = with_knowledge(positions, facts)
-    return positions, proposals(positions, plan.sweep, search.limits(job.limits), facts)
+    return positions, proposals(positions, plan.sweep, job.limits, facts)
 
 
 def at_point(job: FitJob, selected: Selected, point: PointChoice) -> Selected:
