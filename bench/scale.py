@@ -34,7 +34,7 @@ from blackbox_lb.estimate.inputs.rollouts import weighting
 from blackbox_lb.estimate.next_token.next_token import NextToken
 from blackbox_lb.estimate.sparse.sparsify import sparsify
 from blackbox_lb.rollouts.scratch import Scratch
-from tests.support.fits import choose_l2, projection, standard_errors
+from tests.support.fits import projection, standard_errors
 
 __all__ = ["Synthetic"]
 
@@ -59,9 +59,9 @@ TAU, L2 = 0.5, 5.0
 ENTRIES = 300
 """Of the compile."""
 OURS, PEER = "blb", "scipy.sparse"
-PARTS = ("ips", "fit", "cv", "errors", "compile")
-SECONDS = ("making", "build", "potential", "fit", "cv", "errors", "compile")
-COLUMNS = ("tokens", *SECONDS, "iterations", "l2")
+PARTS = ("ips", "fit", "errors", "compile")
+SECONDS = ("making", "build", "potential", "fit", "errors", "compile")
+COLUMNS = ("tokens", *SECONDS, "iterations")
 
 
 @dataclass
@@ -228,8 +228,6 @@ def projection_seconds(positions: int, folder: str, parts: Sequence[str]) -> dic
             timed("errors", lambda: standard_errors(rollouts, table, fit, tau=TAU, l2=L2))
         if "compile" in parts:
             timed("compile", lambda: sparsify(table, fit.delta, entries=ENTRIES))
-    if "cv" in parts:
-        numbers["l2"] = timed("cv", lambda: choose_l2(rollouts, table, tau=TAU)).l2
     return numbers
 
 

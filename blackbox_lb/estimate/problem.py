@@ -15,16 +15,15 @@ right answers. Values are in nats.
 
 The solver is L-BFGS (Nocedal and Wright 2006, algorithm 7.5) with a bisection for the weak Wolfe
 conditions. It begins with the curvature of each coordinate, because frequencies of tokens differ by
-orders of magnitude, and with the steps of an earlier, similar fit where there are some. Bounds hold
-by two-metric projection (Bertsekas 1982): coordinates that the slope presses against a bound rest.
-Without bounds it needs .4 to .7 of the visits to the data that scipy's L-BFGS-B needs, and with
-them as many.
+orders of magnitude. Bounds hold by two-metric projection (Bertsekas 1982): coordinates that the
+slope presses against a bound rest. Without bounds it needs .4 to .7 of the visits to the data that
+scipy's L-BFGS-B needs, and with them as many.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
@@ -52,8 +51,6 @@ LEAST_CURVATURE = 1e-9
 
 Function: TypeAlias = Callable[[Vector], tuple[float, Vector]]
 """From x to a value in nats and its gradient, in the shape of x."""
-Pair: TypeAlias = tuple[Vector, Vector]
-"""A step, and its change of the slope."""
 Steps: TypeAlias = deque[tuple[Vector, Vector, float]]
 """Steps, their changes of the slope, and the products of the two, the oldest first."""
 
@@ -68,15 +65,12 @@ class Solution:
         iterations: of the solver.
         shortfall: estimated distance of the objective to its maximum, in nats per weighted
             position.
-        pairs: steps and the potential's changes of slope, the oldest first, for the next, similar
-            fit.
     """
 
     x: Vector
     value: float
     iterations: int
     shortfall: float
-    pairs: tuple[Pair, ...]
 
     @property
     def converged(self) -> bool:
@@ -138,7 +132,6 @@ class Problem:
         *,
         max_iterations: int = 1000,
         shortfall: float = 0.0,
-        pairs: Iterable[Pair] = (),
     ) -> Solution:
         """Find the maximum.
 
@@ -150,13 +143,10 @@ class Problem:
             start: the first point, the center if None.
             max_iterations: steps at most.
             shortfall: what is small enough, in nats per weighted position.
-            pairs: those of a fit to the same data with another ``l2``. They save steps and change
-                nothing else.
         """
         free = slice(None) if self.free is None else self.free
         scale = self._scale(free)
         unit = 1 / scale
-        strengths = np.broadcast_to(np.expand_dims(self.l2, -1), self.linear.shape).ravel()[free]
         low = np.broadcast_to(self.low, self.linear.shape).ravel()[free] * scale
         high = np.broadcast_to(self.high, self.linear.shape).ravel()[free] * scale
 
@@ -173,8 +163,6 @@ class Problem:
             start = np.zeros(self.linear.shape) if self.center is None else self.center
         point = at(np.clip(start.ravel()[free] * scale, low, high))
         steps: Steps = deque(maxlen=PAIRS)
-        for step, slope_change in pairs:
-            _remember(steps, step * scale, (slope_change + strengths * step) / scale / self.total)
         iterations = 0
         while iterations < max_iterations:
             rests = _rests(point, low, high)
@@ -199,17 +187,11 @@ class Problem:
         slope = np.where(_rests(point, low, high), 0.0, point.slope)
         x = np.clip(full(point.x), self.low, self.high)  # rounding may leave the range
         price, _ = penalty(x, self.l2, self.center, self.lifted)
-        # In place, because they are as large as all else of a fit.
-        for step, slope_change, _ in steps:
-            step /= scale
-            slope_change *= scale * self.total
-            slope_change -= strengths * step
         return Solution(
             x,
             price - point.loss * self.total,
             iterations,
             dot(slope, slope) / 2,
-            tuple((step, slope_change) for step, slope_change, _ in steps),
         )
 
     def _scale(self, free: Ids | slice) -> Vector:

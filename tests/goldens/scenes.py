@@ -99,9 +99,9 @@ DECIDED = (*SAMPLED, "decisions", "calibration")
 
 SCENES: Mapping[str, Scene] = {
     # From samples
-    "samples": Scene(behind(WRITER), PLAIN, (f"{LENGTH} --l2 5 --l2 cv",), SAMPLED),
+    "samples": Scene(behind(WRITER), PLAIN, (f"{LENGTH} --l2 10 --l2 5 --l2 2.5",), SAMPLED),
     "samples-killed": Scene(
-        behind(WRITER), PLAIN, (f"{LENGTH} --l2 5 --l2 cv",), SAMPLED, killed_after=60
+        behind(WRITER), PLAIN, (f"{LENGTH} --l2 10 --l2 5 --l2 2.5",), SAMPLED, killed_after=60
     ),
     "samples-searched": Scene(
         behind(WRITER), PLAIN, (f"{LENGTH} --deploy temperature=0.5",), SAMPLED

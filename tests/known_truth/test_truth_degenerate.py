@@ -203,24 +203,6 @@ def test_no_token_at_all_is_refused(rollouts: Rollouts) -> None:
         NextToken.of(rollouts)
 
 
-@pytest.mark.parametrize(
-    ("case", "facts"),
-    [
-        ("one rollout", ("1 of 1", "2", "``l2``")),
-        ("one reward", ("1 of 24", "2", "``l2``")),
-        ("rewards far apart", ("1 of 24", "2", "``l2``")),
-        ("no reward", ("24", "-inf")),
-    ],
-)
-def test_too_little_to_cross_validate_is_said(case: str, facts: tuple[str, ...]) -> None:
-    """l2 from cross-validation needs two completions that count; a number beside it does not hide
-    that, and is the remedy.
-    """
-    for sweep in (Sweep(l2=("cv",)), Sweep(l2=(5.0, "cv"))):
-        with raises_naming(InputError, *facts):
-            made(CASES[case][0], sweep)
-
-
 def test_rewards_that_only_dropped_tokens_earned() -> None:
     """Where the rewarded completion has no logprob and those are dropped, no token has a value."""
     rollouts = rewarded(ONE)

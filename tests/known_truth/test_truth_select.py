@@ -13,7 +13,7 @@ import pytest
 from scipy.special import softmax
 
 from blackbox_lb.errors import InputError
-from blackbox_lb.estimate.choice.candidates import Candidate, CompileLimits, candidates
+from blackbox_lb.estimate.choice.candidates import Candidate
 from blackbox_lb.estimate.choice.goal import (
     LEAST_PROMPTS,
     ByPrompt,
@@ -23,13 +23,11 @@ from blackbox_lb.estimate.choice.goal import (
     race_cost,
     rungs,
 )
-from blackbox_lb.estimate.inputs.sweep import Sweep
 from blackbox_lb.estimate.next_token.next_token import NextToken
 from blackbox_lb.estimate.sparse.sparsify import Sparse
 from blackbox_lb.jobs.fitting.choosing.scorers import Choice
 from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.rollouts.judging.verdict import SAMPLED, Setting
-from blackbox_lb.rollouts.positions import Positions
 from blackbox_lb.types import Completion, Example, Prompt
 from tests.support.choosing import choose
 from tests.support.errors import raises_naming
@@ -157,41 +155,6 @@ def test_what_is_better_is_found_cheaply() -> None:
         spent.append(sum(row.samples for row in choice.tried))
     assert np.mean(kept) > 0.9
     assert max(spent) <= 6 * 16
-
-
-def test_the_goal_and_not_the_likelihood_chooses_the_default_strength() -> None:
-    """Rewards with more noise than signal make cross-validation ask for too strong a penalty. Of 80
-    completions the default sweep loses at most four fifths of what the strengths of
-    cross-validation alone lose, on no more than the draws of three candidates.
-    """
-    sweep = Sweep(tau=(1.0,))
-    exact = Exact(MODEL, lambda tokens, prompt: float(tokens.count(2)))
-    lost_by_likelihood = list[float]()
-    lost_by_goal = list[float]()
-    for seed in range(12):
-        rng = np.random.default_rng(seed)
-
-        def noisy(tokens: tuple[int, ...], prompt: int, rng: np.random.Generator = rng) -> float:
-            del prompt
-            return float(tokens.count(2) + rng.standard_normal())
-
-        rollouts = MODEL.rollouts(80, noisy, seed)
-        field = list(
-            candidates(Positions.of(rollouts), sweep, CompileLimits(None, -100, 100, False))
-        )
-        gains = {each.label: exact.expected_reward(dense(each)) for each in field}
-
-        def scored(example: Example, completed: Completion) -> float:
-            jitter = np.random.default_rng(zlib.crc32(f"{example.id} {completed.text}".encode()))
-            return float(completed.text.count("c") + jitter.standard_normal())
-
-        validated = [each for each in field if each.projected and each.projected.cross_validation]
-        for losses, raced in ((lost_by_likelihood, validated), (lost_by_goal, field)):
-            trials = SimulatedTrials(MODEL, reward_of(scored), seed)
-            choice = selected(trials, raced, samples=6, budget=18.0)
-            losses.append(max(gains.values()) - gains[choice.candidate.label])
-            assert sum(row.samples for row in choice.tried) <= 18
-    assert np.mean(lost_by_goal) < 0.8 * np.mean(lost_by_likelihood)
 
 
 def dense(chosen: Candidate) -> np.ndarray:

@@ -20,7 +20,7 @@ from blackbox_lb.estimate.next_token import next_token as normaliser
 from blackbox_lb.estimate.next_token.next_token import NextToken
 from tests.support.errors import raises_naming
 from tests.support.exact import ExactModel
-from tests.support.fits import choose_l2, projection
+from tests.support.fits import projection
 from tests.support.statistics import close, statistics_of
 
 
@@ -96,13 +96,6 @@ def test_shares_learn_what_one_place_learns(
     np.testing.assert_allclose(many.delta, one.delta, atol=1e-9)
     assert np.abs(one.delta).max() > 0.5
     assert many.gain == pytest.approx(one.gain, abs=1e-12)
-    chosen = [
-        choose_l2(each, at, tau=0.5) for each, at in ((rollouts, table), (spread.rollouts, spread))
-    ]
-    assert chosen[0].l2 == chosen[1].l2
-    np.testing.assert_allclose(
-        [row.gain for row in chosen[1].table], [row.gain for row in chosen[0].table], atol=1e-9
-    )
 
 
 def test_a_share_without_positions_adds_nothing(rollouts: Rollouts) -> None:

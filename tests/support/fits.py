@@ -1,10 +1,9 @@
-"""The projection, its cross-validation and its errors by tau and gamma, in place of a weighting;
-and the problem of counts at logged positions.
+"""The projection and its errors by tau and gamma, in place of a weighting; and the problem of counts
+at logged positions.
 """
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,22 +12,16 @@ import numpy.typing as npt
 from blackbox_lb.estimate.inputs.checks import Vector
 from blackbox_lb.estimate.inputs.rollouts import Rollouts, weighting
 from blackbox_lb.estimate.inputs.sweep import Scale
-from blackbox_lb.estimate.next_token.next_token import (
-    LoggedPositions,
-    NextToken,
-    WeightedPotential,
-)
+from blackbox_lb.estimate.next_token.next_token import LoggedPositions, NextToken
 from blackbox_lb.estimate.problem import Problem
-from blackbox_lb.estimate.projection import cross_validation
 from blackbox_lb.estimate.projection import projection as projections
 from blackbox_lb.estimate.projection import standard_errors as errors
-from blackbox_lb.estimate.projection.cross_validation import L2Choice
 from blackbox_lb.estimate.projection.projection import Fit
 from blackbox_lb.estimate.projection.standard_errors import StandardErrors
 
 
 def problem_of(
-    linear: Vector, table: WeightedPotential, weights: Vector | None = None, **options: Any
+    linear: Vector, table: LoggedPositions, weights: Vector | None = None, **options: Any
 ) -> Problem:
     """The fit to ``linear`` counts (s,) at positions that weigh ``weights`` (m,), 1 each if
     None.
@@ -51,21 +44,6 @@ def projection(
     """The fit with the weights of this tau; gamma: of rewards to go."""
     position_weights = weighting(tau, weights, gamma).weights(rollouts)
     return projections.projection(rollouts, position_weights, l2=l2, **options)
-
-
-def choose_l2(
-    rollouts: Rollouts,
-    next_token: LoggedPositions,
-    *,
-    tau: float,
-    weights: Scale = "global",
-    gamma: float | None = None,
-    **options: Any,
-) -> L2Choice:
-    """The choice of its strength."""
-    rule = weighting(tau, weights, gamma)
-    weigh = partial(rule.weights, rollouts)
-    return cross_validation.choose_l2(rollouts, next_token, weigh, **options)
 
 
 def standard_errors(

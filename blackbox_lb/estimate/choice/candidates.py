@@ -132,17 +132,11 @@ def crossed(
 
 
 def _counterpart(candidate: Candidate, field: Sequence[Candidate]) -> Candidate | None:
-    """The candidate of ``field`` that was made in the same way. Where cross-validation found
-    another strength there, the first of its kind, which has the largest held-out likelihood.
-    """
-
-    def kind(entrant: Candidate) -> tuple[str, EstimatorSettings]:
-        settings = {name: value for name, value in entrant.settings.items() if name != "l2"}
-        return entrant.estimator, settings
-
-    alike = [entrant for entrant in field if kind(entrant) == kind(candidate)]
-    same = [entrant for entrant in alike if entrant.settings == candidate.settings]
-    return next(iter(same or alike), None)
+    """The candidate of ``field`` that was made in the same way."""
+    for entrant in field:
+        if (entrant.estimator, entrant.settings) == (candidate.estimator, candidate.settings):
+            return entrant
+    return None
 
 
 def _tau_is_inert(rollouts: Rollouts, sweep: Sweep) -> bool:

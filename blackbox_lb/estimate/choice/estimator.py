@@ -4,7 +4,6 @@ A new one is a module with an ``Estimator`` in it, and a row of ``table.ROWS``.
 """
 
 import itertools
-import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -17,9 +16,8 @@ from blackbox_lb.estimate.counting.statistics import Statistics, TokenIPS
 from blackbox_lb.estimate.inputs.checks import Ids, Vector
 from blackbox_lb.estimate.inputs.recipe import Recipe
 from blackbox_lb.estimate.inputs.rollouts import PositionWeights, Rollouts, Weighting, weighting
-from blackbox_lb.estimate.inputs.sweep import CREDIT_L2, L2, TERMINAL_L2, Sweep
+from blackbox_lb.estimate.inputs.sweep import CREDIT_L2, TERMINAL_L2, Sweep
 from blackbox_lb.estimate.next_token.next_token import LoggedPositions, NextToken
-from blackbox_lb.estimate.projection.cross_validation import L2Choice, Weigh, choose_l2
 from blackbox_lb.estimate.projection.projection import (
     Fit,
     Prior,
@@ -54,7 +52,6 @@ class Projected:
 
     fit: on ``support`` (ids), on all tokens where that is None.
     rule, l2, prior: its settings.
-    cross_validation: the choice of ``l2``, None where it was given.
     again: the fit with these ids alone.
     shares: (n,) as in ``Rollouts``, under the fit; None where nothing was learned from answers.
     """
@@ -62,7 +59,6 @@ class Projected:
     fit: Fit
     rule: Weighting
     l2: float
-    cross_validation: L2Choice | None
     again: Callable[[Ids], Fit]
     shares: Vector | None = None
     support: Ids | None = None
@@ -188,7 +184,7 @@ class _Variant:
 
     gamma: float | None
     prior: Prior | None
-    l2: tuple[L2, ...]
+    l2: tuple[float, ...]
 
 
 class _Projection:
@@ -197,9 +193,7 @@ class _Projection:
     facts = EstimatorFacts(swept=("l2",), reads_lists=True, learns_answers=True)
 
     def learn(self, data: Logged, sweep: Sweep, priors: Sequence[Prior] = ()) -> Iterator[Proposal]:
-        """At each tau and variant, the l2 of the largest held-out likelihood first, where
-        cross-validation was asked; else the largest.
-        """
+        """At each tau and variant, the largest l2 first."""
         table = data.next_token
         # Spellings have their base-model weights until a fit renews them.
         sampled = replace(data.rollouts, shares=posterior_shares(data.rollouts, table)[0])
@@ -210,26 +204,20 @@ class _Projection:
             prior = None
             if variant.prior is not None:
                 prior = variant.prior.at(tau)
-            weigh = partial(rule.weights, sampled)
-            strengths, choice = _strengths(sampled, table, variant.l2, weigh)
-            learned = dict[float, Proposal]()
-            for l2 in strengths:
+            for l2 in sorted(set(variant.l2), reverse=True):
                 make = partial(weighed_projection, rule=rule, l2=l2, next_token=table, prior=prior)
                 fit, rollouts = fit_sets(sampled, table, make, start)
                 start = fit
-                is_proposed = choice is not None and l2 in (choice.best, choice.l2)
                 projected = Projected(
                     fit,
                     rule,
                     l2,
-                    choice if is_proposed else None,
                     partial(_again, make, rollouts, fit),
                     rollouts.shares if rollouts.given.any() else None,
                     prior=prior,
                 )
                 settings = _settings(tau, variant, l2, sweep)
-                learned[l2] = Proposal(settings, fit.token_ids, fit.delta, projected)
-            yield from (learned[l2] for l2 in _likeliest_first(strengths, choice))
+                yield Proposal(settings, fit.token_ids, fit.delta, projected)
 
 
 PROJECTION = _Projection()
@@ -245,9 +233,8 @@ def _variants(sweep: Sweep, priors: Sequence[Prior], *, has_costs: bool) -> Iter
     for gamma in gammas:
         yield _Variant(gamma, None, CREDIT_L2 if is_default else sweep.l2)
     nearest = min(gammas, default=None)
-    numbers = tuple(value for value in sweep.l2 if value != "cv")
     for prior in priors:
-        strengths = numbers if numbers and not is_default else prior.strengths
+        strengths = prior.strengths if is_default else sweep.l2
         yield _Variant(nearest, prior, strengths)
 
 
@@ -272,25 +259,3 @@ def weighed_projection(rollouts: Rollouts, *, rule: Weighting, **options: Any) -
 def _again(make: Callable[..., Fit], rollouts: Rollouts, fit: Fit, support: Ids) -> Fit:
     """The fit to the tokens of ``support`` alone, from the one to all."""
     return make(rollouts, start=fit, support=support)
-
-
-def _strengths(
-    rollouts: Rollouts, table: LoggedPositions, requested: Sequence[L2], weigh: Weigh
-) -> tuple[list[float], L2Choice | None]:
-    """Each ``requested`` l2, the largest first, and the cross-validation of l2 where it is
-    asked.
-    """
-    strengths = {value for value in requested if not isinstance(value, str)}
-    choice = None
-    if "cv" in requested:
-        choice = choose_l2(rollouts, table, weigh)
-        strengths |= {choice.best, choice.l2}
-    return sorted(strengths, reverse=True), choice
-
-
-def _likeliest_first(strengths: Sequence[float], choice: L2Choice | None) -> list[float]:
-    """``strengths`` in the order of their held-out likelihood; those without one come last."""
-    if choice is None:
-        return list(strengths)
-    behind = {row.value: row.behind for row in choice.table}
-    return sorted(strengths, key=lambda l2: behind.get(l2, math.inf))

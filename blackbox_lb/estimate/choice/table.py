@@ -47,17 +47,14 @@ def estimators(sweep: Sweep) -> dict[str, Estimator]:
 
 
 def most_candidates(sweep: Sweep, *, has_costs: bool = False) -> int:
-    """Most biases of a sweep; cross-validation of l2 proposes two.
+    """Most biases of a sweep.
 
     has_costs: whether the reward is a sum over positions, so that rewards to go are tried, too.
     """
-    strengths = sum(2 if value == "cv" else 1 for value in sweep.l2)
-    credited = len(CREDIT_L2) if sweep.l2_is_default else strengths
+    credited = len(CREDIT_L2) if sweep.l2_is_default else len(sweep.l2)
     biases = 0
     for row in estimators(sweep).values():
-        sizes = [
-            strengths if field == "l2" else len(getattr(sweep, field)) for field in row.facts.swept
-        ]
+        sizes = [len(getattr(sweep, field)) for field in row.facts.swept]
         biases += len(sweep.tau) * math.prod(sizes)
         if has_costs and "l2" in row.facts.swept:
             biases += len(sweep.tau) * len(sweep.gamma) * credited

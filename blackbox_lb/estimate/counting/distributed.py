@@ -69,12 +69,6 @@ class Share:
             return np.zeros(0)
         return self.table(tail).log_normaliser(delta)
 
-    def mean(self, tail: Tail, values: Vector, delta: Vector) -> Vector:
-        """(m,)."""
-        if self.unlisted is None:
-            return np.zeros(0)
-        return self.table(tail).mean(values, delta)
-
     def statistics(self, recipe: Recipe) -> Statistics:
         """The statistics of these rollouts, to be added up."""
         if self.rollouts is None:
@@ -174,15 +168,9 @@ class Shards:
 
     def log_normaliser(self, delta: npt.ArrayLike) -> Vector:
         """(m,) sent by the shares: eight bytes a position."""
-        return self._by_position("log_normaliser", np.asarray(delta, dtype=np.float64))
-
-    def mean(self, values: Vector, delta: npt.ArrayLike) -> Vector:
-        """(m,) ``sum_y pi_delta(y | m) values(y)``, sent by the shares like ``log_normaliser``."""
-        return self._by_position("mean", values, np.asarray(delta, dtype=np.float64))
-
-    def _by_position(self, method: str, *vectors: Vector) -> Vector:
+        values = np.asarray(delta, dtype=np.float64)
         parts: list[Vector] = self._workers.call(
-            method, (self._tail, *vectors), [()] * len(self._ends)
+            "log_normaliser", (self._tail, values), [()] * len(self._ends)
         )
         return np.concatenate(parts)
 

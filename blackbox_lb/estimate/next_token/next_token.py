@@ -55,12 +55,10 @@ impossible token.
 """
 
 
-class WeightedPotential(Protocol):
-    """The interface of a fit to logged positions. ``NextToken`` is one; several of them, wherever
-    they are, can be another.
-
-    To build one, add up the ``NextToken.sums`` of tables with one support and one unigram, in a
-    fixed order.
+class LoggedPositions(Protocol):
+    """The interface of learning to logged positions. ``NextToken`` is one; several of them,
+    wherever they are, can be another, which adds up the ``NextToken.sums`` of tables with one
+    support and one unigram, in a fixed order.
     """
 
     @property
@@ -70,13 +68,6 @@ class WeightedPotential(Protocol):
     @property
     def n_positions(self) -> int:
         """m."""
-
-    def potential(self, delta: npt.ArrayLike, position_weights: Vector) -> tuple[float, Vector]:
-        """``sum_m w_m log_normaliser_m(delta)`` and its gradient (s,) in delta."""
-
-
-class LoggedPositions(WeightedPotential, Protocol):
-    """The interface of learning to logged positions, beyond a fit: ``NextToken`` has all of it."""
 
     @property
     def sampled(self) -> npt.NDArray[np.integer]:
@@ -93,11 +84,11 @@ class LoggedPositions(WeightedPotential, Protocol):
         negative.
         """
 
-    def mean(self, values: Vector, delta: npt.ArrayLike) -> Vector:
-        """(m,) ``sum_y pi_delta(y | m) values(y)``."""
-
     def log_normaliser(self, delta: npt.ArrayLike) -> Vector:
         """(m,)."""
+
+    def potential(self, delta: npt.ArrayLike, position_weights: Vector) -> tuple[float, Vector]:
+        """``sum_m w_m log_normaliser_m(delta)`` and its gradient (s,) in delta."""
 
     def expected(
         self, delta: npt.ArrayLike, position_weights: npt.ArrayLike | None = None

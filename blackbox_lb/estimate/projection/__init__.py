@@ -1,3 +1,1 @@
-"""``projection``: reward-weighted maximum likelihood, its solver, cross-validation and standard
-errors.
-"""
+"""``projection``: reward-weighted maximum likelihood and its standard errors."""

@@ -124,16 +124,6 @@ def linear_term(table: LoggedPositions, weights: PositionWeights) -> Vector:
     return counts
 
 
-def linear_terms(
-    rollouts: Rollouts, table: LoggedPositions, weights: PositionWeights, delta: Vector
-) -> Vector:
-    """(n,) each rollout's part of ``linear_term . delta``, for ``delta`` (s,)."""
-    parts = (weights.values - weights.baseline) * delta[table.sampled]
-    if weights.baseline.any():
-        parts += weights.baseline * table.mean(delta, np.zeros(len(delta)))
-    return rollouts.summed(parts)
-
-
 MOST_TURNS = 30
 """Most solves of one fit: shares settle within a handful, as one spelling soon has nearly all of
 the weight.

@@ -5,7 +5,6 @@ What reads the settings is imported when it is used: the help of a command needs
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeAlias
@@ -65,22 +64,6 @@ def _entries(value: object) -> object:
             f"``entries``: {value!r} is neither a number from 1 nor {ALL!r} nor {FEW!r}"
         )
     return int(str(value))
-
-
-def strength(value: object) -> object:
-    """A strength as a number, or "cv". Raises InputError: it is neither."""
-    if value == "cv":
-        return value
-    try:
-        number = float(str(value))
-    except ValueError:
-        number = math.nan
-    if not 0 < number < math.inf:
-        raise InputError(f"``l2={value}`` is neither a number above 0 nor 'cv'")
-    return number
-
-
-Strength: TypeAlias = Annotated[float | Literal["cv"], BeforeValidator(strength)]
 
 
 class Plan(TaskSettings, DecisionSettings, CollectionSettings, JudgingSettings, TrialSettings):
@@ -167,13 +150,11 @@ class Plan(TaskSettings, DecisionSettings, CollectionSettings, JudgingSettings, 
     tau: Sequence[Positive] = setting(
         _SWEEP.tau, HelpGroup.LEARNING, "A completion weighs exp(reward / tau). Repeatable."
     )
-    l2: Sequence[Strength] = setting(
+    l2: Sequence[Positive] = setting(
         _SWEEP.l2,
         HelpGroup.LEARNING,
-        "Shrinkage of projection; of several, --objective chooses on the validation prompts. cv:"
-        " one or two by cross-validation, which asks for nothing. Repeatable. The default ones"
-        " share the validation completions of three; with --learn-from answers they are cv, 30,"
-        " 10, 3, 1 and 0.3.",
+        "Shrinkage of projection; of several, --objective chooses on the validation prompts."
+        " Repeatable. With --learn-from answers the default ones are 30, 10, 3, 1 and 0.3.",
     )
     weights: Scale = setting(
         _SWEEP.weights,

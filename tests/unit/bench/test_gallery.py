@@ -178,7 +178,7 @@ SMALLEST: dict[str, Any] = {
             "title": "Letters",
             "bias": "bias",
             "run": "fit @task --learn-from samples --only-stored --limit $first"
-            " --samples-per-prompt $second --tau 0.5 --l2 cv --entries 300",
+            " --samples-per-prompt $second --tau 0.5 --l2 5 --entries 300",
             "judged": "@task --go-on",
         },
     ],

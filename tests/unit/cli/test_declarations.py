@@ -27,7 +27,7 @@ ARRIVALS: list[tuple[list[str], str | None, str, object]] = [
     (["--labels", "Rome,Oslo"], None, "labels", ("Rome", "Oslo")),
     (["--estimator", "ips", "--estimator", "ips"], "sweep", "estimators", ("ips",)),
     (["--tau", "0.25", "--tau", "2"], "sweep", "tau", (0.25, 2.0)),
-    (["--l2", "cv", "--l2", "7"], "sweep", "l2", ("cv", 7.0)),
+    (["--l2", "20", "--l2", "7"], "sweep", "l2", (20.0, 7.0)),
     (["--weights", "prompt"], "sweep", "weights", "prompt"),
     (["--alpha", "0.5"], "sweep", "alpha", (0.5,)),
     (["--alpha-scale", "absolute"], "sweep", "alpha_scale", "absolute"),
@@ -65,7 +65,7 @@ def test_what_an_option_of_a_fit_means_arrives_in_its_plan(
     [
         ({"tau": [0.5, -1.0]}, ["``tau=-1.0``", "above 0"]),
         ({"samples_per_prompt": 0}, ["``samples_per_prompt=0``", "from 1"]),
-        ({"l2": ["strong"]}, ["``l2=strong``", "'cv'"]),
+        ({"l2": ["strong"]}, ["``l2='strong'``", "number"]),
         ({"l2": [0]}, ["``l2=0``", "above 0"]),
         ({"entries": "most"}, ["``entries``", "'most'", "'few'"]),
         ({"entries": 0}, ["``entries``", "0 is neither", "from 1"]),

@@ -19,7 +19,7 @@ from blackbox_lb.jobs.fitting.choosing.select import Search
 from blackbox_lb.jobs.plan.plan import Plan
 from blackbox_lb.rollouts.positions import Positions
 from tests.support.exact import ExactModel
-from tests.support.fits import choose_l2, projection
+from tests.support.fits import projection
 
 END, TAU = 19, 0.2
 ROLLOUTS = ExactModel(20, 5, end=True, seed=1).rollouts(
@@ -81,17 +81,14 @@ def test_a_limit_that_forbids_nothing_changes_nothing(estimator: str) -> None:
     assert free.sparse.kl_lost == bounded.sparse.kl_lost
 
 
-def test_the_default_strengths_are_those_of_cross_validation_and_fixed_ones() -> None:
-    """They stand in the order of their held-out likelihood. What the user names is tried alone."""
-    choice = choose_l2(ROLLOUTS, TABLE, tau=0.3)
-    behind = {row.value: row.behind for row in choice.table}
-    made = list(candidates(Positions(ROLLOUTS, TABLE), Sweep(tau=(0.3,)), limits()))
-    strengths = [float(each.settings["l2"] or 0) for each in made]
-    assert set(strengths) == {choice.best, choice.l2, 20.0, 5.0, 1.25}
-    assert strengths == sorted(strengths, key=behind.__getitem__)
-    named = Sweep(tau=(0.3,), l2=("cv", 7.0))
-    alone = candidates(Positions(ROLLOUTS, TABLE), named, limits())
-    assert {each.settings["l2"] for each in alone} == {choice.best, choice.l2, 7.0}
+def test_the_largest_strength_comes_first_and_what_is_named_is_tried_alone() -> None:
+    """By default the strengths of the sweep."""
+    for sweep, strengths in (
+        (Sweep(tau=(0.3,)), [20.0, 5.0, 1.25]),
+        (Sweep(tau=(0.3,), l2=(7.0, 70.0)), [70.0, 7.0]),
+    ):
+        made = candidates(Positions(ROLLOUTS, TABLE), sweep, limits())
+        assert [each.settings["l2"] for each in made] == strengths
 
 
 def test_named_strengths_are_judged_whole_and_default_ones_within_a_budget() -> None:
@@ -154,8 +151,8 @@ def test_results_do_not_depend_on_what_else_is_tried() -> None:
 
 
 def test_prompt_weights_reach_every_fit() -> None:
-    """The choice of l2, the fit and the refit on few entries are those of weights that sum up alike
-    in every prompt.
+    """The fit and the refit on few entries are those of weights that sum up alike in every
+    prompt.
     """
     rollouts = ExactModel(20, 4, seed=4, prompts=5).rollouts(
         300, lambda tokens, p: p + float(3 in tokens), 2, top=6
@@ -163,20 +160,11 @@ def test_prompt_weights_reach_every_fit() -> None:
     table = NextToken.of(rollouts)
     found = {}
     for scale in get_args(Scale):
-        made = list(
-            candidates(Positions(rollouts, table), Sweep(l2=("cv",), weights=scale), limits(4))
-        )
-        projected = made[-1].projected
+        (made,) = candidates(Positions(rollouts, table), Sweep(l2=(2.5,), weights=scale), limits(4))
+        projected = made.projected
         assert projected is not None
-        assert projected.cross_validation == choose_l2(rollouts, table, tau=0.5, weights=scale)
-        refit = projection(
-            rollouts,
-            tau=0.5,
-            l2=projected.cross_validation.l2,
-            weights=scale,
-            support=projected.support,
-        )
+        refit = projection(rollouts, tau=0.5, l2=2.5, weights=scale, support=projected.support)
         np.testing.assert_allclose(projected.fit.delta, refit.delta, atol=2e-3)
-        found[scale] = made[-1]
+        found[scale] = made
     assert found["prompt"].settings["weights"] == "prompt"
     assert np.abs(found["prompt"].values - found["global"].values).max() > 0.1

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from blackbox_lb.estimate.inputs.checks import Vector
-from blackbox_lb.estimate.inputs.rollouts import RewardTilt, Rollouts
+from blackbox_lb.estimate.inputs.rollouts import Rollouts
 from blackbox_lb.estimate.next_token import sparse_table as passes
 from blackbox_lb.estimate.next_token import tails
 from blackbox_lb.estimate.next_token.derivatives import expected_by, hessian
@@ -25,7 +25,7 @@ from blackbox_lb.estimate.problem import Problem
 from blackbox_lb.estimate.projection.projection import Fit
 from blackbox_lb.estimate.sparse.support_search import Local, SubsetProblem
 from tests.support.exact import ExactModel
-from tests.support.fits import problem_of, projection
+from tests.support.fits import projection
 
 VOCAB = 40
 MODEL = ExactModel(VOCAB, 12, seed=5, end=True, unigram=-0.1 * np.arange(VOCAB))
@@ -226,18 +226,3 @@ def test_the_solver_finds_the_maximum_of_a_concave_objective(seed: int, size: in
     assert x.min() >= -0.1
     assert x.max() <= 0.2
     assert np.abs(np.clip(x - slope, -0.1, 0.2) - x).max(initial=0.0) < 1e-5
-
-
-def test_a_descent_that_knows_the_curvature_ends_at_the_same_place_sooner() -> None:
-    """The pairs of a fit with one l2 serve another, and the optimum does not depend on them."""
-    table, weights = NextToken.of(DATA), RewardTilt(0.5).weights(DATA).values
-    counts = table.sampled_counts(weights)
-    strong = problem_of(counts, table, weights, l2=4.0).solve()
-    alone, knowing = (
-        problem_of(counts, table, weights, l2=2.0).solve(strong.x, pairs=pairs, shortfall=1e-12)
-        for pairs in ((), strong.pairs)
-    )
-    assert knowing.iterations < alone.iterations
-    np.testing.assert_allclose(knowing.x, alone.x, atol=1e-4)
-    table_only = problem_of(counts, table, weights, l2=2.0).solve(knowing.x, max_iterations=0)
-    assert table_only.shortfall <= 1e-12

@@ -101,7 +101,7 @@ def test_the_first_look_is_part_of_the_whole(
     """What the first look collected is not asked for again; the fit says what it found, in the file
     and on the screen.
     """
-    said = fit("length", "--tau", 0.3, "--l2", "cv", "--verbose")
+    said = fit("length", "--tau", 0.3, "--l2", 5, "--verbose")
     assert said.exit_code == 0, said.output
     words = " ".join(said.output.split())
     assert f"first {FIRST_LOOK} prompts: V_0 is" in words
@@ -190,7 +190,7 @@ def test_what_cannot_work_costs_nothing(fit: Call, server: ExactServer) -> None:
     """No logprobs, and numbers that are none."""
     refused = {
         "use --top-logprobs from 1": ("--top-logprobs", 0),
-        "--l2 inf is neither": ("--l2", "inf"),
+        "l2 is inf": ("--l2", "inf"),
         "--alpha nan: give a number above 0": ("--alpha", "nan"),
         "clip is inf": ("--clip", "inf"),
     }

@@ -15,6 +15,7 @@ from blackbox_lb.bias.records import Calibration, Comparison
 from blackbox_lb.bias.request_bias import embedding_model
 from blackbox_lb.estimate.choice.candidates import Candidate, crossed
 from blackbox_lb.estimate.diagnosis.truncation import Truncation
+from blackbox_lb.estimate.inputs.sweep import PROMISE_L2, Sweep
 from blackbox_lb.estimate.projection.projection import Prior
 from blackbox_lb.jobs.fitting.choosing.operating import PointChoice
 from blackbox_lb.jobs.fitting.choosing.proposing import (
@@ -112,9 +113,12 @@ async def select_by(
     """
     plan = job.plan
     search = Search.of(plan)
-    positions, field = await _learned(job, LearnedFrom(positions, labels))
+    sweep = plan.sweep
+    if plan.goal.is_promise and sweep.l2_is_default:
+        sweep = replace(sweep, l2=PROMISE_L2)
+    positions, field = await _learned(job, sweep, LearnedFrom(positions, labels))
     if left_out:
-        parts = [[*(await _learned(job, part))[1]] for part in left_out]
+        parts = [[*(await _learned(job, sweep, part))[1]] for part in left_out]
         field = crossed(field, parts)
     features = []
     for feature in plan.parsed_features:
@@ -142,7 +146,9 @@ async def select_by(
     return Selected(choice, positions, tuple(features))
 
 
-async def _learned(job: FitJob, source: LearnedFrom) -> tuple[Positions, Iterable[Candidate]]:
+async def _learned(
+    job: FitJob, sweep: Sweep, source: LearnedFrom
+) -> tuple[Positions, Iterable[Candidate]]:
     """The positions with every token that something is known of, and all that is proposed."""
     plan = job.plan
     positions = source.positions
@@ -150,7 +156,7 @@ async def _learned(job: FitJob, source: LearnedFrom) -> tuple[Positions, Iterabl
     if plan.searches != "named":
         facts = await knowledge(job.trials, positions, job.limits, source.labels)
         positions = with_knowledge(positions, facts)
-    return positions, proposals(positions, plan.sweep, job.limits, facts)
+    return positions, proposals(positions, sweep, job.limits, facts)
 
 
 def at_point(job: FitJob, selected: Selected, point: PointChoice) -> Selected:
