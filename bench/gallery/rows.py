@@ -10,6 +10,7 @@ import itertools
 import json
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from bench.commands import NAME, Commands, data_file
@@ -17,7 +18,7 @@ from bench.gallery.rewards import LETTERS_HAN
 from bench.measuring import read_rows, write_rows
 
 # The tokens of a model's file are no part of the public API.
-from blackbox_lb.vocabulary import load_vocabulary
+from blackbox_lb.vocabulary.gguf import token_texts
 
 __all__ = ["made"]
 
@@ -115,7 +116,7 @@ def han_ban(model: str) -> str | None:
     """
     if not model.endswith(".gguf"):
         return None
-    tokens = load_vocabulary(model).ordinary.values()
+    tokens = token_texts(Path(model)).values()
     texts = {raw.decode(errors="replace").strip() for raw in tokens}
     return "".join(f"{text}\n" for text in sorted(texts) if LETTERS_HAN.search(text))
 

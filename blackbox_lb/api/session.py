@@ -143,7 +143,9 @@ class Session:
             return self.vocabulary.ordinary
         if self.vocabulary_file is None:
             return {}
-        return load_vocabulary(self.vocabulary_file).ordinary
+        from blackbox_lb.vocabulary.gguf import token_texts
+
+        return token_texts(self.vocabulary_file)
 
     @property
     def highest_id(self) -> int | None:

@@ -215,7 +215,7 @@ async def _asked(session: Session, phrases: PhraseList) -> dict[int, tuple[str, 
         raise InputError(
             f"the list has {len(spelled):,} spellings of words, which would be asked of the server"
             f" one by one, at most {MOST_ASKED:,}; give the model's vocabulary with ``tokenizer``,"
-            " its tokenizer.json or .gguf file"
+            " its tokenizer.json"
         )
     tokens: dict[int, tuple[str, PhraseLine]] = {}
     gate = asyncio.Semaphore(session.profile.connection.concurrency)

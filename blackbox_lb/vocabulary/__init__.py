@@ -1,7 +1,7 @@
 """Vocabularies: from bytes to token ids, for providers that give a token's bytes and not its id.
 
-A vocabulary comes from tiktoken (OpenAI's models), from a ``tokenizer.json`` or from a ``.gguf``
-file.
+A vocabulary comes from tiktoken (OpenAI's models) or from a ``tokenizer.json``. A ``.gguf`` file
+has the texts of its tokens alone (``gguf``).
 """
 
 import os
@@ -23,8 +23,7 @@ def load_vocabulary(name: str | os.PathLike[str]) -> Vocabulary:
     refused, because without a fingerprint a bias could not name its tokenizer.
 
     Args:
-        name: a tiktoken encoding (plugins' included), or the path of a tokenizer.json or .gguf
-            file.
+        name: a tiktoken encoding (plugins' included), or the path of a tokenizer.json.
 
     Raises:
         InputError: no such encoding or file, a rank file that is neither cached nor reachable, a
@@ -42,7 +41,7 @@ def load_vocabulary(name: str | os.PathLike[str]) -> Vocabulary:
     except (OSError, ValueError, RuntimeError) as error:  # no such file, no path, no such home
         raise InputError(_no_such(text)) from error
     if path.is_dir():
-        raise InputError(f"{text} is a folder; name the tokenizer.json or the .gguf file in it")
+        raise InputError(f"{text} is a folder; name the tokenizer.json in it")
     return _of_file(path.resolve(), stat.st_mtime_ns, stat.st_size)
 
 
@@ -74,12 +73,10 @@ def _of_encoding(name: str) -> Vocabulary:
 @lru_cache(maxsize=4)
 def _of_file(path: Path, modified: int, size: int) -> Vocabulary:
     """Read a file; ``modified`` and ``size`` are in the cache's key, so a change is noticed."""
-    from blackbox_lb.vocabulary.tokenizer_files import read_gguf, read_tokenizer_json
+    from blackbox_lb.vocabulary.tokenizer_files import read_tokenizer_json
 
     with explained(f"read {path}", "give another ``tokenizer``"), open_regular(path) as file:
         head = file.read(64)
-    if head.startswith(b"GGUF"):
-        return _checked(read_gguf(path))
     if head.lstrip().startswith(b"{"):
         return _checked(read_tokenizer_json(path))
     raise InputError(_foreign(path, head))
@@ -98,10 +95,14 @@ def _foreign(path: Path, head: bytes) -> str:
             f" the encoding instead, as in {path.stem}, and let TIKTOKEN_CACHE_DIR say where"
             " tiktoken finds the file"
         )
+    if head.startswith(b"GGUF"):
+        return (
+            f"{path} is a .gguf file, which does not say how a text is split into tokens; give the"
+            " tokenizer.json of the same model"
+        )
     return (
-        f"{path} is neither a .gguf file nor a tokenizer.json: it begins with {head[:8]!r}; give"
-        " one of those: a SentencePiece .model is saved as tokenizer.json by transformers'"
-        " save_pretrained"
+        f"{path} is no tokenizer.json: it begins with {head[:8]!r}; give one: a SentencePiece"
+        " .model is saved as tokenizer.json by transformers' save_pretrained"
     )
 
 
@@ -113,6 +114,6 @@ def _no_such(text: str) -> str:
         return f"{text!r} is a model and not a vocabulary; its vocabulary is {encoding}"
     names = ", ".join(sorted(encoding_names()))
     return (
-        f"no file {text!r}, and it is no tiktoken encoding: give the path of a tokenizer.json or"
-        f" .gguf file, or one of {names}"
+        f"no file {text!r}, and it is no tiktoken encoding: give the path of a tokenizer.json, or"
+        f" one of {names}"
     )

@@ -68,8 +68,7 @@ class Vocabulary:
     ordinary: the bytes of each token that stands for text, by id.
     special: the ids of the tokens that stand for no text (end of turn, padding), by their printed
         name in APIs. Two names may share an id.
-    size: the highest id + 1, in tokens. A .gguf file counts the padding of the model's output too,
-        as its server does.
+    size: the highest id + 1, in tokens.
     encoder: text to ids; the names of special tokens are read as text.
     """
 

@@ -1,89 +1,33 @@
-"""Vocabularies from files: a ``tokenizer.json``, the metadata of a ``.gguf`` file, or tiktoken's
-encodings, which are read without internet.
+"""Vocabularies from a ``tokenizer.json``, by the tokenizers library (extra ``hf``), or from
+tiktoken's encodings, which are read without internet; and the bytes of pieces.
 
-The tokenizers library (extra ``hf``) encodes for both. It reads a tokenizer.json itself. For a GGUF
-file, which holds tables only, the encoder is put together here: byte-level BPE (GPT-2, Radford et
-al. 2019, section 2.2) writes bytes as 256 printable characters and joins listed pairs, and
-SentencePiece BPE (Kudo and Richardson 2018) writes a space as U+2581 and joins the pair with the
-best score.
+Byte-level vocabularies (GPT-2, Radford et al. 2019, section 2.2) write bytes as 256 printable
+characters, SentencePiece's (Kudo and Richardson 2018) a space as U+2581.
 """
 
 from __future__ import annotations
 
 import hashlib
-import mmap
 import os
 import re
-import struct
 import tempfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from blackbox_lb.errors import InputError
 from blackbox_lb.safety.network import OF_REQUESTS, check_environment
-from blackbox_lb.safety.untrusted import open_regular, parse_json, read_bounded
+from blackbox_lb.safety.untrusted import parse_json, read_bounded
 from blackbox_lb.vocabulary.tokenizer import Vocabulary, rust_errors, without_reports
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
-    from tokenizers.pre_tokenizers import PreTokenizer
 
-Encoder = Callable[[str], list[int]]
 EXTRA = "pip install '.[hf]' in the checkout"
 SPACE = "\N{LOWER ONE EIGHTH BLOCK}"
 """U+2581, SentencePiece's sign for a space."""
 BYTE_PIECE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 """The piece of a single byte, in SentencePiece vocabularies."""
-MISSING = "\0 no token \0"
-"""The piece of a character that has no token: no text is split into it."""
-SURROGATE = re.compile("[\ud800-\udfff]")
-"""Stands for a byte of a piece that is no UTF-8; no text has one."""
-
-CONTRACTION = r"'(?i:s|t|re|ve|m|ll|d)"
-NEWLINES = r"\s*[\r\n]+|\s+(?!\S)|\s+"
-GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)"
-DIGITS = (r"\p{N}", GPT2)
-LLAMA3 = (
-    rf"{CONTRACTION}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}{{1,3}}|"
-    rf" ?[^\s\p{{L}}\p{{N}}]+[\r\n]*|{NEWLINES}"
-)
-QWEN2 = (
-    rf"{CONTRACTION}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}|"
-    rf" ?[^\s\p{{L}}\p{{N}}]+[\r\n]*|{NEWLINES}"
-)
-QWEN35 = (
-    rf"{CONTRACTION}|[^\r\n\p{{L}}\p{{N}}]?[\p{{L}}\p{{M}}]+|\p{{N}}|"
-    rf" ?[^\s\p{{L}}\p{{M}}\p{{N}}]+[\r\n]*|{NEWLINES}"
-)
-DEEPSEEK3 = (
-    r"\p{N}{1,3}",
-    r"[一-龥぀-ゟ゠-ヿ]+",
-    r"[!\"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+|"
-    r" ?[\p{P}\p{S}]+[\r\n]*|" + NEWLINES,
-)
-PATTERNS: Mapping[str, Sequence[str]] = {
-    "gpt-2": (GPT2,),
-    "phi-2": (GPT2,),
-    "smollm": DIGITS,
-    "starcoder": DIGITS,
-    "refact": DIGITS,
-    "command-r": DIGITS,
-    "llama-bpe": (LLAMA3,),
-    "llama-v3": (LLAMA3,),
-    "llama3": (LLAMA3,),
-    "qwen2": (QWEN2,),
-    "deepseek-r1-qwen": (QWEN2,),
-    "qwen35": (QWEN35,),
-    "deepseek-v3": DEEPSEEK3,
-}
-"""Name in ``tokenizer.ggml.pre`` -> the patterns that split a text into words before any pair is
-joined, each splitting the parts of the one before.
-
-They are those of llama.cpp's ``llama_vocab``, without the names that llama.cpp only approximates.
-"""
-WHOLE_WORDS = frozenset({"llama-bpe", "llama-v3", "llama3"})
-"""The names under which a word that is a token is kept, whatever its merges ("ignore_merges")."""
 
 
 def _characters() -> dict[int, str]:
@@ -106,135 +50,6 @@ def bytes_of_piece(piece: str) -> bytes | None:
         return bytes(BYTE_OF[character] for character in piece)
     except KeyError:
         return None
-
-
-def byte_level_encoder(
-    ids: Mapping[str, int], merges: Iterable[tuple[str, str]], pre: str, literal: Mapping[str, int]
-) -> Encoder:
-    """The encoder of a byte-level vocabulary.
-
-    Args:
-        ids: the id of each piece.
-        merges: the pairs to join, the first one first.
-        pre: name of the patterns that split a text into words, in ``PATTERNS``.
-        literal: tokens that are matched in the text first, as they are written.
-
-    Raises:
-        InputError: there are no patterns of the name ``pre``, or the extra ``hf`` is missing.
-    """
-    tokenizer = _tokenizer(ids, dict.fromkeys(merges), literal, whole_words=pre in WHOLE_WORDS)
-    tokenizer.pre_tokenizer = splitter(pre)
-    return _encoder(tokenizer)
-
-
-def sentencepiece_encoder(
-    ids: Mapping[str, int],
-    scores: Mapping[str, float],
-    literal: Mapping[str, int],
-    byte_ids: Mapping[int, int],
-    prefix: bool,
-) -> Encoder:
-    """The encoder of a SentencePiece BPE vocabulary.
-
-    Args:
-        ids: the id of each piece.
-        scores: the score of each piece; the pair with the best score is joined first.
-        literal: tokens that are matched in the text first, as they are written.
-        byte_ids: the token of each byte, for characters that are no piece.
-        prefix: whether a space is put before each stretch of text, as for Llama 2.
-
-    Raises:
-        InputError: the extra ``hf`` is missing.
-    """
-    best_first = sorted(scores, key=lambda piece: -scores[piece])
-    merges = ((piece[:at], piece[at:]) for piece in best_first for at in range(1, len(piece)))
-    names = {f"<0x{byte:02X}>": token for byte, token in byte_ids.items()}
-    tokenizer = _tokenizer({**ids, **names}, merges, literal)
-    from tokenizers import normalizers
-
-    steps: list[normalizers.Normalizer] = [normalizers.Replace(" ", SPACE)]
-    if prefix:
-        steps.insert(0, normalizers.Prepend(SPACE))
-    tokenizer.normalizer = normalizers.Sequence(steps)
-    return _encoder(tokenizer)
-
-
-def splitter(pre: str) -> PreTokenizer:
-    """The pre-tokenizer that splits a text into words and writes their bytes as characters.
-
-    Args:
-        pre: name of the patterns, in ``PATTERNS``.
-
-    Raises:
-        InputError: there are no patterns of that name.
-    """
-    from tokenizers import Regex, pre_tokenizers
-
-    if pre not in PATTERNS:
-        raise InputError(
-            f"the pre-tokenizer {pre!r} is not known here (known: {', '.join(PATTERNS)}); give the"
-            " model's tokenizer.json instead"
-        )
-    steps = [pre_tokenizers.Split(Regex(pattern), "isolated") for pattern in PATTERNS[pre]]
-    return pre_tokenizers.Sequence(
-        [*steps, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
-    )
-
-
-def _tokenizer(
-    ids: Mapping[str, int],
-    merges: Iterable[tuple[str, str]],
-    literal: Mapping[str, int],
-    *,
-    whole_words: bool = False,
-) -> Tokenizer:
-    """A tokenizer that joins the first of ``merges`` first.
-
-    A pair is left out if a part of it, or the joined pair, is no token.
-    """
-    try:
-        from tokenizers import AddedToken, Tokenizer, models
-    except ModuleNotFoundError as error:
-        raise InputError(
-            f"reading the tokenizer of a .gguf file needs the tokenizers library: {EXTRA}"
-        ) from error
-    vocab = {
-        piece: token for piece, token in {**ids, **literal}.items() if not SURROGATE.search(piece)
-    }
-    pairs = [
-        pair for pair in merges if pair[0] in vocab and pair[1] in vocab and "".join(pair) in vocab
-    ]
-    tokenizer = Tokenizer(
-        models.BPE(
-            {**vocab, MISSING: 1 + max(vocab.values(), default=-1)},
-            pairs,
-            unk_token=MISSING,
-            byte_fallback=True,
-            ignore_merges=whole_words,
-        )
-    )
-    tokenizer.add_tokens(
-        [AddedToken(piece, normalized=False) for piece in literal if piece in vocab]
-    )
-    return tokenizer
-
-
-def _encoder(tokenizer: Tokenizer) -> Encoder:
-    """The encoding function of a tokenizer, which refuses a text with bytes without a token."""
-    missing = tokenizer.token_to_id(MISSING)
-
-    def encode(text: str) -> list[int]:
-        encoding = tokenizer.encode(text, add_special_tokens=False)
-        ids: list[int] = encoding.ids
-        if missing in ids:
-            start, end = encoding.offsets[ids.index(missing)]
-            raise InputError(
-                "the text cannot be encoded: this vocabulary has no token for its bytes"
-                f" {text[start:end].encode()!r}; leave them out"
-            )
-        return ids
-
-    return encode
 
 
 # --- tokenizer.json
@@ -279,7 +94,11 @@ def read_tokenizer_json(path: Path) -> Vocabulary:
     size = 1 + max(table, default=-1)
     ordinary = {number: raw for number, raw in sorted(table.items()) if raw is not None}
 
-    return Vocabulary(str(path), ordinary, special, size, _encoder(tokenizer))
+    def encode(text: str) -> list[int]:
+        ids: list[int] = tokenizer.encode(text, add_special_tokens=False).ids
+        return ids
+
+    return Vocabulary(str(path), ordinary, special, size, encode)
 
 
 def _load_tokenizer(path: Path, text: str) -> Tokenizer:
@@ -337,7 +156,7 @@ def _decoders(path: Path, steps: list[Mapping[str, Any]]) -> tuple[Decode, Decod
     kind = ", ".join(sorted(kinds)) or "none"
     raise InputError(
         f"{path} has a decoder of kind {kind}: pieces that are no bytes cannot be matched; give"
-        " the model's .gguf file, if its tokenizer is byte-level or SentencePiece-like"
+        " one whose tokenizer is byte-level or SentencePiece-like"
     )
 
 
@@ -365,206 +184,6 @@ def _byte_or_text(piece: str) -> bytes | None:
     if match is None:
         return _spaced(piece)
     return bytes([int(match[1], 16)])
-
-
-# --- GGUF: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
-
-NUMBERS = {
-    0: "B",
-    1: "b",
-    2: "H",
-    3: "h",
-    4: "I",
-    5: "i",
-    6: "f",
-    7: "?",
-    10: "Q",
-    11: "q",
-    12: "d",
-}
-"""struct's letter of each GGUF value type; 8 is a string and 9 an array."""
-STRING = 8
-ARRAY = 9
-NORMAL = 1
-UNKNOWN = 2
-CONTROL = 3
-USER_DEFINED = 4
-UNUSED = 5
-BYTE = 6
-"""Values of ``tokenizer.ggml.token_type``. A user-defined token is matched as it is written."""
-
-
-class Token(NamedTuple):
-    """One row of the file's token table."""
-
-    id: int
-    piece: str
-    kind: int
-
-
-def read_gguf(path: Path) -> Vocabulary:
-    """The vocabulary of a GGUF file with a byte-level BPE or a SentencePiece BPE tokenizer.
-
-    It is read from the metadata; the weights of the model are never touched.
-
-    Raises:
-        InputError: a damaged or big-endian file, no tokenizer in it, or one of another kind.
-    """
-    metadata = read_metadata(path)
-    kind = metadata.get("tokenizer.ggml.model", "none")
-    if kind not in ("gpt2", "llama"):
-        raise InputError(
-            f"{path} has a tokenizer of kind {kind!r}; gpt2 and llama can be read from a .gguf"
-            " file: give the model's tokenizer.json instead"
-        )
-    try:
-        tokens = _tokens(metadata)
-        if kind == "gpt2":
-            return _byte_level(str(path), tokens, metadata)
-        return _sentencepiece(str(path), tokens, metadata)
-    except InputError:
-        raise
-    except (KeyError, IndexError, ValueError, TypeError, AttributeError) as error:
-        raise InputError(
-            f"the tokenizer in {path} is incomplete: {error!r}; convert the model anew"
-        ) from error
-
-
-def _tokens(metadata: Mapping[str, Any]) -> list[Token]:
-    pieces = metadata["tokenizer.ggml.tokens"]
-    kinds = metadata.get("tokenizer.ggml.token_type", [NORMAL] * len(pieces))
-    return [
-        Token(token, piece, kind)
-        for token, (piece, kind) in enumerate(zip(pieces, kinds, strict=True))
-    ]
-
-
-def _byte_level(name: str, tokens: list[Token], metadata: Mapping[str, Any]) -> Vocabulary:
-    ordinary = {}
-    for token in tokens:
-        if token.kind == NORMAL:
-            raw = bytes_of_piece(token.piece)
-            if raw is not None:
-                ordinary[token.id] = raw
-        elif token.kind == USER_DEFINED:
-            ordinary[token.id] = _raw(token.piece)
-    merges = []
-    for merge in metadata["tokenizer.ggml.merges"]:
-        first, _, second = merge.partition(" ")
-        merges.append((first, second))
-    pre = metadata.get("tokenizer.ggml.pre", "default")
-    encoder = byte_level_encoder(_ids(tokens, NORMAL), merges, pre, _ids(tokens, USER_DEFINED))
-    return Vocabulary(name, ordinary, _ids(tokens, CONTROL, UNKNOWN), len(tokens), encoder)
-
-
-def _sentencepiece(name: str, tokens: list[Token], metadata: Mapping[str, Any]) -> Vocabulary:
-    text = [token for token in tokens if token.kind in (NORMAL, USER_DEFINED)]
-    byte_of = {token.id: _byte(token.piece) for token in tokens if token.kind == BYTE}
-    ordinary = {token.id: _raw(token.piece.replace(SPACE, " ")) for token in text}
-    ordinary |= {token: bytes([byte]) for token, byte in byte_of.items()}
-    scores = metadata["tokenizer.ggml.scores"]
-    encoder = sentencepiece_encoder(
-        _ids(tokens, NORMAL, USER_DEFINED),
-        {token.piece: scores[token.id] for token in text},
-        _ids(tokens, USER_DEFINED),
-        {byte: token for token, byte in byte_of.items()},
-        metadata.get("tokenizer.ggml.add_space_prefix", True),
-    )
-    return Vocabulary(name, ordinary, _ids(tokens, CONTROL, UNKNOWN), len(tokens), encoder)
-
-
-def _ids(tokens: list[Token], *kinds: int) -> dict[str, int]:
-    """Piece to id, of the tokens of these kinds."""
-    return {token.piece: token.id for token in tokens if token.kind in kinds}
-
-
-def _raw(piece: str) -> bytes:
-    """The bytes of the file for a piece."""
-    return piece.encode("utf-8", "surrogateescape")
-
-
-def _byte(piece: str) -> int:
-    match = BYTE_PIECE.fullmatch(piece)
-    if match is None:
-        raise ValueError(f"the byte token {piece!r} is not written as <0x0A>")
-    return int(match[1], 16)
-
-
-def read_metadata(path: Path) -> dict[str, Any]:
-    """All key-value pairs of a GGUF file; bytes that are no UTF-8 become surrogate escapes.
-
-    Raises:
-        InputError: the file is damaged, big-endian, or of a version before 2.
-    """
-    try:
-        with (
-            open_regular(path) as file,
-            mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data,
-        ):
-            return _Reader(path, data).metadata()
-    except InputError:
-        raise
-    except OSError as error:
-        raise InputError(f"cannot read {path}: {error.strerror or error}") from error
-    except (
-        struct.error,
-        KeyError,
-        ValueError,
-        RecursionError,
-        OverflowError,
-        MemoryError,
-    ) as error:
-        raise InputError(
-            f"{path} is damaged: its metadata ends or breaks off; copy or download it again"
-        ) from error
-
-
-class _Reader:
-    """Reads little-endian values one after the other."""
-
-    def __init__(self, path: Path, data: mmap.mmap) -> None:
-        self._path = path
-        self._data = data
-        self._at = 4  # after the magic
-
-    def metadata(self) -> dict[str, Any]:
-        version = self._number("I")
-        if version not in (2, 3):
-            raise InputError(
-                f"{self._path} is GGUF version {version}; versions 2 and 3, little-endian, can be"
-                " read: convert the model anew"
-            )
-        _tensors = self._number("Q")
-        pairs = self._number("Q")
-        return {self._string(): self._value(self._number("I")) for _ in range(pairs)}
-
-    def _number(self, letter: str) -> Any:
-        return self._numbers(letter, 1)[0]
-
-    def _numbers(self, letter: str, count: int) -> tuple[Any, ...]:
-        form = f"<{count}{letter}"
-        start = self._at
-        self._at += struct.calcsize(form)
-        return struct.unpack_from(form, self._data, start)
-
-    def _string(self) -> str:
-        length = self._number("Q")
-        start = self._at
-        self._at += length
-        if self._at > len(self._data):
-            raise ValueError(f"a string of {length} bytes passes the end")
-        return self._data[start : self._at].decode("utf-8", "surrogateescape")
-
-    def _value(self, kind: int) -> Any:
-        if kind == STRING:
-            return self._string()
-        if kind != ARRAY:
-            return self._number(NUMBERS[kind])
-        inner = self._number("I")
-        count = self._number("Q")
-        if inner in NUMBERS:
-            return self._numbers(NUMBERS[inner], count)
-        return [self._value(inner) for _ in range(count)]
 
 
 RANK_FILES = "https://openaipublic.blob.core.windows.net"

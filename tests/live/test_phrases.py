@@ -15,9 +15,9 @@ from blackbox_lb import apply
 from blackbox_lb.api.local.engine import LocalEngine, resolve_model
 from blackbox_lb.bias.document import Bias
 from blackbox_lb.bias.phrases import PhraseList
-from blackbox_lb.vocabulary import load_vocabulary
 from tests.live.test_third_party import Served, chunks, curl, running_proxy, text_of
 from tests.support.environments import OFFLINE, Install, environment, output
+from tests.support.smollm import FINGERPRINT
 
 __all__ = ["environment"]  # a fixture
 
@@ -36,7 +36,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
         bias = Bias(
             provider="llamacpp",
             model=model,
-            tokenizer=load_vocabulary(engine.model_path).fingerprint,
+            tokenizer=FINGERPRINT,
             reward="avoid:phrases.txt",
             estimator="words",
             entries=(),

@@ -15,11 +15,10 @@ from typing import Any
 import httpx2
 import pytest
 
-from blackbox_lb.api.local.engine import resolve_model
 from blackbox_lb.bias.document import Bias
 from blackbox_lb.bias.records import Entry
-from blackbox_lb.vocabulary import load_vocabulary
 from tests.support.commands import blb
+from tests.support.smollm import FINGERPRINT, ids
 
 BODY: dict[str, Any] = {
     "temperature": 0,
@@ -30,14 +29,13 @@ BODY: dict[str, Any] = {
 
 def save_bias(folder: Path, **fields: Any) -> None:
     """A run's folder whose bias makes every token " yes", learned by another server."""
-    vocabulary = load_vocabulary(resolve_model())
     made = {
         "provider": "llamacpp",
         "model": "another-name.gguf",
-        "tokenizer": vocabulary.fingerprint,
+        "tokenizer": FINGERPRINT,
         "reward": "length",
         "estimator": "ips",
-        "entries": (Entry(id=vocabulary.id_of_text(" yes"), bias=100.0),),
+        "entries": (Entry(id=ids()[b" yes"], bias=100.0),),
     }
     Bias(**{**made, **fields}).save(folder / "bias.json")
 

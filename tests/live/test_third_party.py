@@ -23,8 +23,8 @@ import pytest
 from blackbox_lb.api.local.engine import LocalEngine, resolve_model
 from blackbox_lb.bias.document import Bias
 from blackbox_lb.bias.records import Entry
-from blackbox_lb.vocabulary import load_vocabulary
 from tests.support.environments import OFFLINE, Install, environment, install, output
+from tests.support.smollm import FINGERPRINT, ids
 
 __all__ = ["environment"]  # a fixture
 
@@ -96,24 +96,21 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     with LocalEngine(resolve_model(), parallel=4, context=512, threads=2) as engine:
         model = httpx2.get(f"{engine.base_url}/models").json()["data"][0]["id"]
         for suffix in ("@short", "@yes"):
-            save_bias(folder / f"{suffix[1:]}.json", model, engine.model_path, BIASES[suffix])
+            save_bias(folder / f"{suffix[1:]}.json", model, BIASES[suffix])
         files = [f"--bias={suffix[1:]}={folder / suffix[1:]}.json" for suffix in ("@short", "@yes")]
         with running_proxy(*files, "--upstream", engine.base_url) as proxy:
             yield Served(engine.base_url, proxy, model, folder)
 
 
-def save_bias(path: Path, model: str, weights: Path, words: dict[str, float]) -> None:
+def save_bias(path: Path, model: str, words: dict[str, float]) -> None:
     """A bias file with these words of the model's vocabulary, in nats."""
-    vocabulary = load_vocabulary(weights)
     Bias(
         provider="llamacpp",
         model=model,
-        tokenizer=vocabulary.fingerprint,
+        tokenizer=FINGERPRINT,
         reward="length",
         estimator="ips",
-        entries=tuple(
-            Entry(id=vocabulary.id_of_text(word), bias=value) for word, value in words.items()
-        ),
+        entries=tuple(Entry(id=ids()[word.encode()], bias=value) for word, value in words.items()),
     ).save(path)
 
 

@@ -51,8 +51,8 @@ class ServerSettings(Settings):
     tokenizer: str | None = setting(
         None,
         HelpGroup.MODEL,
-        "Vocabulary, where the provider gives no token ids: o200k_base, cl100k_base, a"
-        " tokenizer.json or .gguf file. [default: by the model's name]",
+        "Vocabulary, where the provider gives no token ids: o200k_base, cl100k_base or a"
+        " tokenizer.json. [default: by the model's name]",
     )
     concurrency: int | None = setting(
         None,

@@ -367,7 +367,7 @@ def _require_end_tokens(session: Session) -> None:
         raise ProfileError(
             f"{session.profile.name} {state} the token that ends a completion, so its id must be"
             " known to leave it out of the fit: give the model's vocabulary with ``tokenizer``, as"
-            " a tokenizer.json or .gguf file"
+            " a tokenizer.json"
         )
 
 

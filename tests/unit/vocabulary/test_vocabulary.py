@@ -10,25 +10,16 @@ import struct
 import subprocess
 import sys
 from collections.abc import Callable
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from blackbox_lb.errors import InputError
 from blackbox_lb.vocabulary import Vocabulary, load_vocabulary, vocabulary_of_model
+from blackbox_lb.vocabulary.gguf import token_texts
 from blackbox_lb.vocabulary.tokenizer import display_bytes
-from blackbox_lb.vocabulary.tokenizer_files import (
-    CHARACTER_OF,
-    PATTERNS,
-    byte_level_encoder,
-    bytes_of_piece,
-    sentencepiece_encoder,
-    splitter,
-)
+from blackbox_lb.vocabulary.tokenizer_files import CHARACTER_OF
 from tests.support.errors import names, raises_naming
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 2, 3, 4, 5, 6
@@ -152,66 +143,6 @@ def test_models_are_known_by_their_base(model: str, encoding: str | None) -> Non
     assert vocabulary_of_model(model) == encoding
 
 
-# Byte-pair encoding
-
-
-def naive_join(parts: list[str], rank: Callable[[str, str], float | None]) -> list[str]:
-    """The definition: join the best pair, leftmost of equals, and start again."""
-    while True:
-        ranks = [(rank(*pair), left) for left, pair in enumerate(pairwise(parts))]
-        known = [(found, left) for found, left in ranks if found is not None]
-        if not known:
-            return parts
-        _, left = min(known)
-        parts = [*parts[:left], parts[left] + parts[left + 1], *parts[left + 2 :]]
-
-
-PIECES = st.text("ab", min_size=1, max_size=4)
-
-
-@settings(derandomize=True, max_examples=300)
-@given(st.text("ab", max_size=20), st.lists(st.tuples(PIECES, PIECES), unique=True))
-def test_joining_listed_pairs_is_what_its_definition_says(
-    text: str, merges: list[tuple[str, str]]
-) -> None:
-    """For any text and any list of pairs, the encoder joins the same pairs as a search from the
-    start each time.
-    """
-    pieces = dict.fromkeys(
-        ["a", "b", *(each for left, right in merges for each in (left, right, left + right))]
-    )
-    ids = {piece: token for token, piece in enumerate(pieces)}
-    ranks = {pair: number for number, pair in enumerate(merges)}
-    joined = naive_join(list(text), lambda *pair: ranks.get(pair))
-    assert byte_level_encoder(ids, merges, "gpt-2", {})(text) == [ids[piece] for piece in joined]
-
-
-@settings(derandomize=True, max_examples=300)
-@given(
-    st.text("ab ", max_size=20),
-    st.lists(st.text(f"ab{SPACE}", min_size=2, max_size=5), unique=True),
-)
-def test_joining_by_score_is_what_its_definition_says(text: str, pieces: list[str]) -> None:
-    """For any text and any order of pieces, a SentencePiece vocabulary's pair of the best score is
-    joined first.
-    """
-    ids = {piece: token for token, piece in enumerate(["a", "b", SPACE, *pieces])}
-    scores = {piece: -float(token) for piece, token in ids.items()}
-    joined = naive_join(list(text.replace(" ", SPACE)), lambda left, right: ids.get(left + right))
-    assert sentencepiece_encoder(ids, scores, {}, {}, prefix=False)(text) == [
-        ids[piece] for piece in joined
-    ]
-
-
-@settings(derandomize=True)
-@given(st.sampled_from(sorted(PATTERNS)), st.text())
-def test_splitting_loses_nothing(pre: str, text: str) -> None:
-    """The words of a text are the text, whichever pre-tokenizer split it."""
-    words = [word for word, _ in splitter(pre).pre_tokenize_str(text)]
-    assert bytes_of_piece("".join(words)) == text.encode()
-    assert all(words)
-
-
 # Files
 
 
@@ -254,101 +185,55 @@ def letters() -> list[tuple[str, int, float]]:
 
 
 def byte_level(folder: Path, **rows: Any) -> Path:
-    """A byte-level vocabulary of the bytes, ``ab``, a user-defined ``<tool call>``, a control token
-    and an unused id.
+    """A byte-level vocabulary of the bytes, ``ab``, a user-defined ``<tool call>``, a control token,
+    an unused id, and a piece that stands for no bytes.
     """
     tokens = [*letters(), ("ab", NORMAL, 0.0), ("<tool call>", USER_DEFINED, 0.0)]
     tokens += [("<|im_end|>", CONTROL, 0.0), ("[PAD]", UNUSED, 0.0), ("a b", NORMAL, 0.0)]
-    return gguf(
-        folder / "bpe.gguf", tokens, **{"model": "gpt2", "pre": "smollm", "merges": ["a b"]} | rows
-    )
+    return gguf(folder / "bpe.gguf", tokens, **{"model": "gpt2"} | rows)
 
 
 def sentencepiece(folder: Path, **rows: Any) -> Path:
-    """A SentencePiece vocabulary: <unk>, <s>, all bytes, then letters, ``ab`` before ``bc``,
-    ``<b>`` and three spaces.
-    """
+    """A SentencePiece vocabulary: <unk>, <s>, all bytes, then pieces, ``<b>`` and three spaces."""
     tokens = [
         ("<unk>", UNKNOWN, 0.0),
         ("<s>", CONTROL, 0.0),
         *((f"<0x{byte:02X}>", BYTE, 0.0) for byte in range(256)),
+        (f"{SPACE}ab", NORMAL, -3.0),
+        ("<b>", USER_DEFINED, 0.0),
+        ("   ", USER_DEFINED, 0.0),
     ]
-    scores = dict.fromkeys((SPACE, "a", "b", "c"), -9.0)
-    scores |= {"ab": -1.0, "bc": -2.0, f"{SPACE}ab": -3.0}
-    tokens += [(piece, NORMAL, score) for piece, score in scores.items()]
-    tokens += [("<b>", USER_DEFINED, 0.0), ("   ", USER_DEFINED, 0.0)]
     return gguf(folder / "spm.gguf", tokens, **{"model": "llama"} | rows)
 
 
-def test_a_byte_level_file(tmp_path: Path) -> None:
-    """Listed pairs are joined, user-defined tokens found first and kept as they are written,
-    control tokens read as text.
+def test_the_texts_of_a_byte_level_file(tmp_path: Path) -> None:
+    """Pieces are bytes written as characters, user-defined tokens are kept as they are written, and
+    nothing else stands for text.
     """
-    vocabulary = load_vocabulary(byte_level(tmp_path))
-    assert vocabulary.size == 261
-    assert vocabulary.id_of(b"ab") == 256
-    assert vocabulary.id_of(b"<tool call>") == vocabulary.id_of_text("<tool call>") == 257
-    assert vocabulary.id_of_special("<|im_end|>") == 258
-    shown = [vocabulary.bytes_of(token) for token in (258, 259, 260, 261)]
-    assert shown == [b"<|im_end|>", None, None, None]
-    a, b = vocabulary.id_of(b"a"), vocabulary.id_of(b"b")
-    assert vocabulary.encode("aab<tool call>b") == [a, 256, 257, b]
-    assert len(vocabulary.encode("<|im_end|>")) == len("<|im_end|>")
-    assert vocabulary.encode("é") == [vocabulary.id_of(b"\xc3"), vocabulary.id_of(b"\xa9")]
-    assert vocabulary.encode("") == []
-
-
-def test_llama_3_takes_whole_words_that_are_tokens(tmp_path: Path) -> None:
-    """With its pre-tokenizer a word that is a token needs no merges, elsewhere it does."""
-    llama = load_vocabulary(byte_level(tmp_path, pre="llama-bpe", merges=["q z"]))
-    assert llama.encode("ab") == [256]
-    smollm = load_vocabulary(byte_level(tmp_path, pre="smollm", merges=["q z", "z q"]))
-    assert len(smollm.encode("ab")) == 2
-
-
-def test_a_sentencepiece_file(tmp_path: Path) -> None:
-    """U+2581 is a space, the best score is joined first, what has no piece is written in bytes,
-    shared bytes name no id.
-    """
-    vocabulary = load_vocabulary(sentencepiece(tmp_path))
-    assert vocabulary.id_of(b" ab") == 264
-    assert vocabulary.bytes_of(258) == b" "
-    assert vocabulary.id_of(b"\xc3") == 2 + 0xC3
-    assert vocabulary.shared == {
-        b" ": (258, 34),
-        b"a": (259, 99),
-        b"b": (260, 100),
-        b"c": (261, 101),
-    }
-    assert vocabulary.special == {"<unk>": 0, "<s>": 1}
-    assert vocabulary.encode("abc") == [264, 261]
-    assert vocabulary.encode("é") == [258, 2 + 0xC3, 2 + 0xA9]
-    assert vocabulary.encode("c<b>bc   ") == [258, 261, 265, 258, 263, 266]
-
-
-def test_a_file_may_forbid_the_space_in_front(tmp_path: Path) -> None:
-    """Gemma puts no space before a text, Llama 2 does: the file says so."""
-    assert load_vocabulary(sentencepiece(tmp_path, add_space_prefix=False)).encode("abc") == [
-        262,
-        261,
+    texts = token_texts(byte_level(tmp_path))
+    assert sorted(texts.values())[:2] == [b"\x00", b"\x01"]
+    assert [texts.get(token) for token in range(256, 262)] == [
+        b"ab",
+        b"<tool call>",
+        None,
+        None,
+        None,
+        None,
     ]
 
 
-def test_a_text_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
-    """A byte without a token is an error, neither dropped nor replaced."""
-    tokens = [token for token in letters() if token[0] != CHARACTER_OF[0]]
-    vocabulary = load_vocabulary(
-        gguf(tmp_path / "a.gguf", tokens, model="gpt2", pre="gpt-2", merges=["q z"])
-    )
-    with raises_naming(InputError, "b'\\x00'"):
-        vocabulary.encode("a\0")
+def test_the_texts_of_a_sentencepiece_file(tmp_path: Path) -> None:
+    """U+2581 is a space, <0xNN> a byte, and <unk> and <s> are no text."""
+    texts = token_texts(sentencepiece(tmp_path))
+    assert len(texts) == 256 + 3
+    assert (texts[2], texts[2 + 0xC3]) == (b"\x00", b"\xc3")
+    assert [texts[token] for token in (258, 259, 260)] == [b" ab", b"<b>", b"   "]
 
 
-def test_a_vocabulary_that_cannot_be_fingerprinted_is_refused(tmp_path: Path) -> None:
-    """Letters alone cannot write the probe text: that is said when the file is loaded."""
-    tokens = [(letter, NORMAL, 0.0) for letter in "ab"]
-    with raises_naming(InputError, "b'T'"):
-        load_vocabulary(gguf(tmp_path / "a.gguf", tokens, model="llama"))
+def test_a_gguf_file_is_no_vocabulary(tmp_path: Path) -> None:
+    """It does not say how texts are split: the message names the file that does."""
+    with raises_naming(InputError, "bpe.gguf", "tokenizer.json"):
+        load_vocabulary(byte_level(tmp_path))
 
 
 @pytest.mark.parametrize("build", [byte_level, sentencepiece])
@@ -361,17 +246,16 @@ def test_a_damaged_file_is_refused_wherever_it_ends(
         path = tmp_path / f"cut-{end}.gguf"
         path.write_bytes(whole[:end])
         with raises_naming(InputError, f"cut-{end}.gguf"):
-            load_vocabulary(path)
+            token_texts(path)
 
 
 @pytest.mark.parametrize(
     ("rows", "facts"),
     [
         ({"model": "bert"}, ("'bert'", "tokenizer.json")),
-        ({"pre": "unheard-of"}, ("'unheard-of'", "smollm", "tokenizer.json")),
-        ({"merges": 7}, ("incomplete", "bpe.gguf")),
         ({"tokens": ["a", "b"]}, ("incomplete", "bpe.gguf")),
         ({"token_type": 7}, ("incomplete", "bpe.gguf")),
+        ({"model": "llama", "token_type": [BYTE] * 261}, ("incomplete", "bpe.gguf")),
         ({"version": 1}, ("GGUF version 1",)),
         ({"version": 3 << 24}, ("GGUF version 50331648", "little-endian")),
     ],
@@ -381,14 +265,7 @@ def test_files_of_other_kinds_are_refused(
 ) -> None:
     """Each with what was found and what to do."""
     with raises_naming(InputError, *facts):
-        load_vocabulary(byte_level(tmp_path, **rows))
-
-
-@pytest.mark.parametrize("rows", [{"scores": [1.0]}, {"tokens": ["<0xZZ>"] * 267}])
-def test_broken_sentencepiece_tables_are_refused(tmp_path: Path, rows: dict[str, Any]) -> None:
-    """Scores that are missing, or byte tokens that name no byte."""
-    with raises_naming(InputError, "spm.gguf"):
-        load_vocabulary(sentencepiece(tmp_path, **rows))
+        token_texts(byte_level(tmp_path, **rows))
 
 
 def tokenizer_json(
@@ -504,14 +381,11 @@ def test_a_tokenizer_that_cannot_encode_is_refused(tmp_path: Path) -> None:
 
 
 def test_the_missing_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without the tokenizers library each kind of file is refused with the command that installs
-    it.
-    """
+    """Without the tokenizers library a file is refused with the command that installs it."""
     monkeypatch.setitem(sys.modules, "tokenizers", None)
     path = tokenizer_json(tmp_path / "tokenizer.json", {"<unk>": 0}, FALLBACK, added=ADDED[:1])
-    for file in (path, byte_level(tmp_path), sentencepiece(tmp_path)):
-        with raises_naming(InputError, "'.[hf]'"):
-            load_vocabulary(file)
+    with raises_naming(InputError, "'.[hf]'"):
+        load_vocabulary(path)
 
 
 # Names
@@ -529,7 +403,7 @@ def test_names_that_are_nothing_get_the_right_advice(tmp_path: Path) -> None:
         load_vocabulary(tmp_path)
     with raises_naming(InputError, "o200k_base", "TIKTOKEN_CACHE_DIR"):
         load_vocabulary(tmp_path / "o200k_base.tiktoken")
-    with raises_naming(InputError, ".gguf", "tokenizer.json", "save_pretrained"):
+    with raises_naming(InputError, "tokenizer.json", "save_pretrained"):
         load_vocabulary(tmp_path / "tokenizer.model")
     for name in ("unheard-of", "", "a\0b", "~nobody-of-this-name/x"):
         with raises_naming(InputError, "cl100k_base", "o200k_base"):
