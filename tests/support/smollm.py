@@ -11,7 +11,10 @@ FINGERPRINT = "probe-sha256:cd84d358e4b578e905070cbdfe1dab8d"
 """By llama.cpp's own answer to /tokenize."""
 
 
+END = {b"<|im_end|>": 2}
+
+
 @cache
 def ids() -> dict[bytes, int]:
-    """The token of each byte string."""
-    return {raw: token for token, raw in token_texts(resolve_model()).items()}
+    """The token of each byte string, and of the end of a turn by its name."""
+    return {raw: token for token, raw in token_texts(resolve_model()).items()} | END
