@@ -83,7 +83,7 @@ def without_baseline(rule: Weighting) -> Callable[[Rollouts], PositionWeights]:
 @cache
 def table_of(name: str, seed: int) -> NextToken:
     """Their whole lists."""
-    return NextToken.of(drawn(name, seed), extra_ids=np.arange(VOCAB))
+    return NextToken.of(drawn(name, seed)).with_tokens(np.arange(VOCAB))
 
 
 def gradients(name: str, of: Callable[[Rollouts], PositionWeights]) -> Iterator[Vector]:
@@ -258,7 +258,7 @@ def test_the_expectation_of_the_base_is_not_that_of_another_policy() -> None:
     for seed in range(DRAWS):
         own = MODEL.rollouts(N, contains, seed, delta=DELTA)
         unknown = replace(own, drawn_by_base=np.zeros(N, np.bool_))
-        table, rule = NextToken.of(own, extra_ids=np.arange(VOCAB)), RewardTilt(TAU)
+        table, rule = NextToken.of(own).with_tokens(np.arange(VOCAB)), RewardTilt(TAU)
         for kind, rollouts in ((plain, unknown), (wrong, own)):
             weights = rule.weights(rollouts)
             kind.append(linear_term(table, weights) / N)
@@ -282,7 +282,7 @@ def test_parts_of_the_linear_term_add_up() -> None:
     of_base = rollouts.is_of_base[rollouts.rollout_of]
     assert not RewardTilt(TAU).weights(rollouts).baseline[~of_base].any()
     weights = (RewardTilt(TAU) + GivenAnswers()).weights(rollouts)
-    table = NextToken.of(rollouts, extra_ids=np.arange(VOCAB))
+    table = NextToken.of(rollouts).with_tokens(np.arange(VOCAB))
     whole = linear_term(table, weights)
     contexts = rollouts.prompts[rollouts.rollout_of]
     positions = FeaturePositions.of(table, weights, np.arange(VOCAB), contexts, PROMPTS)

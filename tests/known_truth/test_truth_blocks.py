@@ -220,7 +220,7 @@ def test_tokens_that_nobody_saw_may_join(top: int) -> None:
     np.testing.assert_allclose(wider.expected(delta)[old], table.expected(delta[old]), atol=1e-12)
     assert not wider.expected(delta)[~old].any()
     assert wider.align([700, 3], [1.0, 2.0]).tolist().count(0.0) == len(delta) - 2
-    assert_same(NextToken.of(rollouts(top, 2, 3), extra_ids=[3, 20, 700]), wider)
+    assert_same(NextToken.of(rollouts(top, 2, 3)).with_tokens([3, 20, 700]), wider)
     assert_same(wider.take(np.arange(9)), table.take(np.arange(9)).with_tokens([3, 20, 700]))
     sent = sparsify(wider, delta)
     assert dict(zip(sent.token_ids.tolist(), sent.values.tolist(), strict=True))[700] == 5.0

@@ -159,16 +159,6 @@ def test_gain_is_the_weighted_likelihood_per_token() -> None:
     assert fit.gain == pytest.approx(told / weights.sum(), abs=1e-6)
 
 
-def test_the_size_of_a_fit() -> None:
-    """All rollouts count, and those that weigh anything are the effective sample."""
-    model = ExactModel(6, 2, seed=5, prompts=3)
-    rollouts = model.rollouts(90, lambda tokens, p: 0.0 if p < 2 and 1 in tokens else -np.inf, 2)
-    good = int((rollouts.rewards == 0).sum())
-    fit = projection(rollouts, weights="prompt")
-    assert fit.rollouts == 90
-    assert projection(rollouts).effective_sample_size == pytest.approx(good)
-
-
 def test_lists_may_come_apart_from_the_rollouts() -> None:
     """With ``next_token`` given, the rollouts' own lists are never read: without any they give the
     same fit.

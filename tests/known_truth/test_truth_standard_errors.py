@@ -80,7 +80,7 @@ class Population:
         if top is None:
             return self.truth()[0]
         rollouts = self.model.rollouts(UNLIMITED * self.n, liked, 0, top=top)
-        table = NextToken.of(rollouts, extra_ids=np.arange(self.model.vocab_size))
+        table = NextToken.of(rollouts).with_tokens(np.arange(self.model.vocab_size))
         return projection(rollouts, tau=TAU, l2=UNLIMITED * L2, next_token=table).delta
 
 

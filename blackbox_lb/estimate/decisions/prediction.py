@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from blackbox_lb.binomial import binomial_tail
 from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.inputs.checks import Bools, Ids, Vector
 from blackbox_lb.records import Decisions, LabelScores
@@ -169,8 +170,7 @@ def beats_commonest(decisions: Decisions, completions: float = 1.0) -> bool:
         return False
     differing = math.ceil((wins + losses) / completions)
     won = math.floor(wins / completions)
-    tail = sum(math.comb(differing, count) for count in range(won, differing + 1))
-    return bool(2 * tail / 2**differing <= LEVEL)
+    return 2 * binomial_tail(won, differing, 0.5) <= LEVEL
 
 
 def expected_calibration_error(confidence: npt.ArrayLike, right: npt.ArrayLike) -> float | None:

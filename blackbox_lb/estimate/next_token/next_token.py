@@ -209,10 +209,9 @@ class NextToken:
         *,
         vocab_size: int | None = None,
         tail: NextToken | None = None,
-        extra_ids: npt.ArrayLike = (),
     ) -> NextToken:
         """From the logged lists of one set of rollouts, in memory; see ``gather``."""
-        return cls.gather([rollouts], vocab_size=vocab_size, tail=tail, extra_ids=extra_ids)
+        return cls.gather([rollouts], vocab_size=vocab_size, tail=tail)
 
     @classmethod
     def gather(
@@ -221,7 +220,6 @@ class NextToken:
         *,
         vocab_size: int | None = None,
         tail: NextToken | None = None,
-        extra_ids: npt.ArrayLike = (),
         allocate: Allocate = empty,
     ) -> NextToken:
         """Build the table from the logged lists of ``blocks``, with only one block in memory at a
@@ -229,8 +227,7 @@ class NextToken:
 
         With ``vocab_size``, a list of that many tokens is complete and scaled to sum to 1. ``tail``
         lends its unigram: completions of a biased policy sample their tails with the bias, and do
-        not show pi_0's. extra_ids: tokens that join the support whether seen or not, see
-        ``with_tokens``. ``allocate(size, dtype)`` returns the arrays for the lists.
+        not show pi_0's. ``allocate(size, dtype)`` returns the arrays for the lists.
 
         Raises InputError: no position at all, a NaN or positive logprob, a token listed twice, a
         list summing to more than 1.25; each names the rollout key.
@@ -238,9 +235,7 @@ class NextToken:
         lent = None
         if tail is not None:
             lent = tail.lent()
-        return assembled(listed(blocks, vocab_size, allocate), lent, allocate).with_tokens(
-            extra_ids
-        )
+        return assembled(listed(blocks, vocab_size, allocate), lent, allocate)
 
     def take(self, positions: npt.ArrayLike) -> NextToken:
         """The distributions at the indices ``positions`` (or where it is True), in that order, with

@@ -35,7 +35,7 @@ from blackbox_lb.estimate.inputs.rollouts import PositionWeights, Rollouts
 from blackbox_lb.estimate.inputs.sweep import positive
 from blackbox_lb.estimate.next_token.next_token import LoggedPositions, NextToken
 from blackbox_lb.estimate.problem import Problem
-from blackbox_lb.estimate.reweighting import effective_sample_size, log_policy_ratios
+from blackbox_lb.estimate.reweighting import log_policy_ratios
 
 FARTHEST = 8.0
 """Nats from 0 to the mean of a token at most: three in ten thousand of its probability are left,
@@ -193,17 +193,15 @@ class Fit:
     for any other token.
 
     gain: weighted log-likelihood over delta = 0, with the baseline in its linear term, nats per
-    weighted token. shortfall: estimated distance to the maximum in the same unit; converged: it is
-    below 1e-7. effective_sample_size: of the rollouts' mean weights. rollouts: their number.
+    weighted token. converged: the estimated distance to the maximum is below 1e-7 in the same unit.
+    rollouts: their number.
     """
 
     token_ids: Ids
     delta: Vector
     gain: float
     converged: bool
-    shortfall: float
     iterations: int
-    effective_sample_size: float
     rollouts: int
 
 
@@ -261,9 +259,7 @@ def projection(
         delta=solution.x,
         gain=solution.value / total,
         converged=solution.converged,
-        shortfall=solution.shortfall,
         iterations=solution.iterations,
-        effective_sample_size=effective_sample_size(weights.of_rollouts(rollouts)),
         rollouts=len(rollouts.keys),
     )
 
