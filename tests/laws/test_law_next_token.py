@@ -252,6 +252,15 @@ def test_a_token_listed_twice_is_refused() -> None:
         NextToken.of(broken(top_ids=bad))
 
 
+def test_an_id_beyond_any_vocabulary_is_refused() -> None:
+    """Listed or sampled, the rollout is named."""
+    listed, sampled = rollouts(0, 3).top_ids.copy(), rollouts(0, 3).token_ids.copy()
+    listed[0, 1] = sampled[0] = 1 << 22
+    for wrong in (broken(top_ids=listed), broken(token_ids=sampled)):
+        with raises_naming(InputError, 1 << 22, "0/0000000", "4,194,303"):
+            NextToken.of(wrong)
+
+
 def test_lists_that_sum_to_more_than_one() -> None:
     """A little more is scaled and counted; much more is corrupt."""
     lists = rollouts(0, VOCAB).top_logprobs.astype(np.float64)

@@ -25,12 +25,10 @@ from scipy import sparse
 from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.inputs.checks import Bools, Ids, Vector
 from blackbox_lb.estimate.inputs.recipe import Recipe
-from blackbox_lb.estimate.inputs.rollouts import Rollouts, clean_logprobs
+from blackbox_lb.estimate.inputs.rollouts import Rollouts, clean_logprobs, sampled_ids
 from blackbox_lb.estimate.inputs.sweep import positive
 from blackbox_lb.estimate.next_token.sparse_table import in_order
 
-MOST_TOKENS = 1 << 22
-"""Sixteen times the largest vocabulary in use; a table over more is not worth its memory."""
 LOWEST_LOGPROB = -700.0
 """Smallest logprob: below it 1 / pi_0 leaves float64. No float32 softmax of a real model gets
 there; censoring marks (-9999) do.
@@ -69,7 +67,7 @@ class Cells:
         """
         n = len(rollouts.keys)
         rows = rollouts.rollout_of
-        ids = _checked(rollouts)
+        ids = sampled_ids(rollouts)
         inverse = inverse_propensities(rollouts, rows)
         mask = _kept(rollouts, positions, seed, drop)
         if mask is not None:
@@ -122,18 +120,6 @@ def _kept(rollouts: Rollouts, positions: int | None, seed: int, drop: bool) -> B
         return None
     usable = ~rollouts.bounded if drop else np.ones(len(rollouts.token_ids), dtype=np.bool_)
     return draw(rollouts, usable, positions, seed)
-
-
-def _checked(rollouts: Rollouts) -> npt.NDArray[np.int32]:
-    """(m,) the sampled ids. Raises InputError, naming the rollout: an invalid one."""
-    ids = rollouts.token_ids
-    if ids.size and not 0 <= int(ids.min()) <= int(ids.max()) < MOST_TOKENS:
-        at = int(np.flatnonzero((ids < 0) | (ids >= MOST_TOKENS))[0])
-        raise InputError(
-            f"token id {ids[at]} in rollout {rollouts.keys[int(rollouts.rollout_of[at])]}; ids of"
-            f" sampled tokens go from 0 to {MOST_TOKENS - 1:,}: discard this rollout"
-        )
-    return ids.astype(np.int32, copy=False)
 
 
 def inverse_propensities(rollouts: Rollouts, rows: Ids) -> Vector:

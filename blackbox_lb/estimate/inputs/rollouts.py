@@ -33,6 +33,8 @@ from blackbox_lb.types import NO_TOKEN, POSITIVE_TOLERANCE
 PER_ROLLOUT = ("prompts", "rewards", "lengths", "shares", "answer_sets", "drawn_by_base")
 PER_POSITION = ("token_ids", "logprobs", "top_ids", "top_logprobs", "bounded")
 
+MOST_TOKENS = 1 << 22
+"""Sixteen times the largest vocabulary in use; a table over more is not worth its memory."""
 OMITTED: Any = None
 """A column of ``Rollouts`` that is filled with what its docstring says."""
 
@@ -468,14 +470,13 @@ def clean_logprobs(
     return np.minimum(values, 0.0, out=values)
 
 
-def sampled_ids(rollouts: Rollouts, rows: Ids) -> Ids:
-    """(m,) the sampled ids. Raises InputError, naming the rollout: an invalid one. rows: (m,) the
-    rollout of each position.
-    """
-    if rollouts.token_ids.size and int(rollouts.token_ids.min()) < 0:
-        where = int(np.argmin(rollouts.token_ids))
+def sampled_ids(rollouts: Rollouts) -> Ids:
+    """(m,) the sampled ids. Raises InputError, naming the rollout: an invalid one."""
+    ids = rollouts.token_ids
+    if ids.size and not 0 <= int(ids.min()) <= int(ids.max()) < MOST_TOKENS:
+        at = int(np.flatnonzero((ids < 0) | (ids >= MOST_TOKENS))[0])
         raise InputError(
-            f"token id {rollouts.token_ids[where]} in rollout {rollouts.keys[int(rows[where])]};"
-            " ids of sampled tokens start at 0: discard this rollout"
+            f"token id {ids[at]} in rollout {rollouts.keys[int(rollouts.rollout_of[at])]}; ids of"
+            f" sampled tokens go from 0 to {MOST_TOKENS - 1:,}: discard this rollout"
         )
-    return rollouts.token_ids.astype(np.int64)
+    return ids.astype(np.int64)

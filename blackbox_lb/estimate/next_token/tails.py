@@ -17,7 +17,7 @@ from scipy import sparse
 
 from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.inputs.checks import Bools, Ids, Vector
-from blackbox_lb.estimate.inputs.rollouts import Rollouts, clean_logprobs, sampled_ids
+from blackbox_lb.estimate.inputs.rollouts import MOST_TOKENS, Rollouts, clean_logprobs, sampled_ids
 from blackbox_lb.estimate.next_token.sparse_table import (
     Allocate,
     Part,
@@ -159,8 +159,6 @@ EXACT = 1 << 19
 """Most listed tokens of a table in float64, which fits in a processor's cache. A larger one is in
 float32.
 """
-DENSE_IDS = 1 << 24
-"""Largest id looked up in an array; no vocabulary is as large, but a made-up id may be."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -210,7 +208,7 @@ def read(rollouts: Rollouts, vocab_size: int | None) -> Listed:
     each names the rollout key.
     """
     rows = rollouts.rollout_of
-    sampled = sampled_ids(rollouts, rows)
+    sampled = sampled_ids(rollouts)
     table = _table(rollouts, rows)
     unnamed = _unnamed(rollouts, rows)
     where = np.repeat(np.arange(len(rows)), np.diff(table.indptr))
@@ -292,12 +290,6 @@ def support(blocks: Sequence[Listed]) -> Ids:
     highest = max(
         max(int(block.ids.max(initial=0)), int(block.sampled.max(initial=0))) for block in blocks
     )
-    if highest >= DENSE_IDS:
-        return np.unique(
-            np.concatenate(
-                [np.unique(part) for block in blocks for part in (block.ids, block.sampled)]
-            )
-        )
     is_present = np.zeros(highest + 1, dtype=np.bool_)
     for block in blocks:
         is_present[block.ids] = is_present[block.sampled] = True
@@ -308,16 +300,6 @@ def columns_of(token_ids: Ids) -> Callable[..., npt.NDArray[np.int32]]:
     """A function from ids of the sorted support ``token_ids`` (s,) to their columns, written to
     ``out``.
     """
-    if int(token_ids[-1]) >= DENSE_IDS:
-
-        def sought(ids: Ids, out: npt.NDArray[np.int32] | None = None) -> npt.NDArray[np.int32]:
-            columns = np.searchsorted(token_ids, ids).astype(np.int32)
-            if out is None:
-                return columns
-            out[:] = columns
-            return out
-
-        return sought
     column_of = np.zeros(int(token_ids[-1]) + 1, dtype=np.int32)
     column_of[token_ids] = np.arange(len(token_ids))
 
@@ -434,6 +416,12 @@ def _table(rollouts: Rollouts, rows: Ids) -> Table:
         (masses, ids, starts), shape=(len(present), 1 + int(ids.max(initial=0)))
     )
     table.sort_indices()
+    if table.shape[1] > MOST_TOKENS:
+        at = int(np.argmax(ids))
+        raise InputError(
+            f"token id {ids[at]} is listed in rollout {rollouts.keys[int(row_of[at])]}; ids go up"
+            f" to {MOST_TOKENS - 1:,}: discard this rollout"
+        )
     same = np.flatnonzero(table.indices[1:] == table.indices[:-1])
     twice = same[~np.isin(same + 1, starts)] if same.size else same
     if twice.size:
