@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 
 from blackbox_lb.api.draw import Draw
-from blackbox_lb.api.local.engine import resolve_model
 from blackbox_lb.api.session import Session
 from blackbox_lb.bias.request_bias import NO_BIAS, RequestBias
 from blackbox_lb.errors import (
@@ -35,6 +34,7 @@ from blackbox_lb.types import UNNAMED, Completion, Example, Prompt, Sampling
 from tests.support.collecting import collect
 from tests.support.errors import raises_naming
 from tests.support.fits import projection
+from tests.support.smollm import tokenizer_json
 
 if TYPE_CHECKING:
     from vcr.cassette import Cassette
@@ -402,7 +402,7 @@ def test_fireworks_collect(store: RolloutStore) -> None:
     """One sample a request; ids stand beside the tokens and are the vocabulary's; four of five
     alternatives are sure.
     """
-    model = {"model": FIREWORKS_MODEL, "tokenizer": str(resolve_model(None))}
+    model = {"model": FIREWORKS_MODEL, "tokenizer": str(tokenizer_json())}
     keys, drawn = gathered("fireworks", store, [QUESTION], 3, EIGHT, **model)
     assert ids(drawn) == [[10539, 30], [5230], [34355, 17]]
     assert all(each.whole and each.top_ids.shape == (each.n_tokens, 4) for each in drawn)
@@ -458,7 +458,7 @@ def test_lmstudio_collect(store: RolloutStore) -> None:
     character name no token.
     """
     keys, drawn = gathered(
-        "lmstudio", store, [QUESTION], 3, RESPONSES, tokenizer=str(resolve_model(None))
+        "lmstudio", store, [QUESTION], 3, RESPONSES, tokenizer=str(tokenizer_json())
     )
     assert ids(drawn) == [[10539, 30], [5230], [34355, 17]]
     assert [each.text for each in drawn] == ["Yes.", "No", "Sure!"]
@@ -495,7 +495,7 @@ def test_lmstudio_judging(store: RolloutStore) -> None:
         )
 
     verdicts = {
-        each.metric: each for each in talk("lmstudio", work, tokenizer=str(resolve_model(None)))
+        each.metric: each for each in talk("lmstudio", work, tokenizer=str(tokenizer_json()))
     }
     tokens = verdicts["tokens"]
     assert (tokens.base, tokens.biased, tokens.verdict) == (

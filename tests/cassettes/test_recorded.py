@@ -15,7 +15,6 @@ import numpy as np
 import pytest
 
 from blackbox_lb.api.draw import Draw
-from blackbox_lb.api.local.engine import resolve_model
 from blackbox_lb.api.session import Session
 from blackbox_lb.errors import RequestRejected
 from blackbox_lb.literals import Endpoint
@@ -28,6 +27,7 @@ from blackbox_lb.types import Completion, Example, Prompt, Sampling
 from tests.support.collecting import collect
 from tests.support.errors import raises_naming
 from tests.support.fits import projection
+from tests.support.smollm import tokenizer_json
 
 if TYPE_CHECKING:
     from vcr.cassette import Cassette
@@ -66,7 +66,7 @@ def talk(provider: str, endpoint: Endpoint, work: Callable[[Session], Awaitable[
     profile = load_profile(provider)
     # Where an endpoint names tokens by their text alone, their ids come from the model's own
     # vocabulary.
-    tokenizer = str(resolve_model(None)) if profile.endpoint(endpoint).id == "latin-1" else None
+    tokenizer = str(tokenizer_json()) if profile.endpoint(endpoint).id == "latin-1" else None
 
     async def go() -> T:
         async with Session(

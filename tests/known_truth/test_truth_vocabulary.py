@@ -15,13 +15,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+from tokenizers import Tokenizer
 
 from blackbox_lb.api.local.engine import resolve_model
 from blackbox_lb.vocabulary import load_vocabulary
-from blackbox_lb.vocabulary.gguf import read_metadata, token_texts
+from blackbox_lb.vocabulary.gguf import token_texts
 from blackbox_lb.vocabulary.tokenizer import PROBE_TEXT
 from tests.support.smollm import FINGERPRINT as SMOLLM
+from tests.support.smollm import tokenizer_json
 
 MODELS = {
     # file: ordinary tokens, those of them whose bytes another one has, too
@@ -158,26 +159,9 @@ def test_the_texts_of_a_gguf_file_tell_its_tokens_apart(name: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def smollm_json(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """SmolLM2's tokenizer as a tokenizer.json, put together by the tokenizers library from the
-    .gguf file's table.
-    """
-    metadata = read_metadata(resolve_model())
-    pieces = metadata["tokenizer.ggml.tokens"]
-    merges = [tuple(merge.split(" ")) for merge in metadata["tokenizer.ggml.merges"]]
-    tokenizer = Tokenizer(models.BPE({piece: token for token, piece in enumerate(pieces)}, merges))
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-        [
-            pre_tokenizers.Digits(individual_digits=True),
-            pre_tokenizers.ByteLevel(add_prefix_space=False),
-        ]
-    )
-    tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.add_special_tokens([AddedToken(piece, special=True) for piece in pieces[:17]])
-    tokenizer.enable_truncation(7)
-    path = tmp_path_factory.mktemp("smollm") / "tokenizer.json"
-    tokenizer.save(str(path))
-    return path
+def smollm_json() -> Path:
+    """SmolLM2's tokenizer as a tokenizer.json."""
+    return tokenizer_json()
 
 
 def test_one_vocabulary_from_two_files(smollm_json: Path) -> None:

@@ -21,6 +21,7 @@ import pytest
 from blackbox_lb import Bias, load_task
 from blackbox_lb.api.local.engine import LocalEngine, resolve_model
 from tests.support.gateway import RulesGateway
+from tests.support.smollm import tokenizer_json
 
 pytestmark = [pytest.mark.live, pytest.mark.slow]
 PROVIDERS = {
@@ -123,7 +124,7 @@ def test_the_same_verdict_through_every_providers_rules(
             tmp_path / "run",
             *where,
             "--tokenizer",
-            str(resolve_model()),
+            str(tokenizer_json()),
             **{variable: gateway.key},
         )
         assert gateway.invalid_requests == []
