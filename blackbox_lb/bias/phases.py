@@ -115,11 +115,14 @@ class TextFeature(PrefixFeature):
     begins_held: ClassVar[bool] = False
 
     @property
-    def ends(self) -> tuple[str, str]:
-        """The text that ends the first stretch, and the one that leads back to it, "" where the
-        second one has no end.
-        """
+    def first_end(self) -> str:
+        """The text that ends the first stretch."""
         raise NotImplementedError
+
+    @property
+    def second_end(self) -> str:
+        """The text that leads back to the first stretch, "" where the second one has no end."""
+        return ""
 
 
 class Until(TextFeature):
@@ -135,9 +138,9 @@ class Until(TextFeature):
         return f"until:{self.text}"
 
     @property
-    def ends(self) -> tuple[str, str]:
+    def first_end(self) -> str:
         """See ``TextFeature``."""
-        return self.text, ""
+        return self.text
 
 
 class After(TextFeature):
@@ -170,9 +173,14 @@ class Inside(TextFeature):
         return f"inside:{self.opens}..{self.closes}"
 
     @property
-    def ends(self) -> tuple[str, str]:
+    def first_end(self) -> str:
         """See ``TextFeature``."""
-        return self.opens, self.closes
+        return self.opens
+
+    @property
+    def second_end(self) -> str:
+        """See ``TextFeature``."""
+        return self.closes
 
 
 PREFIX_FEATURES: tuple[type[PrefixFeature], ...] = (
@@ -254,14 +262,14 @@ class Phases:
         """The text that ends the first of two stretches, "" where no feature has texts."""
         if self._text is None:
             return ""
-        return self._text.ends[0]
+        return self._text.first_end
 
     @cached_property
     def back(self) -> str:
         """The text that leads from the second stretch back, "" where it has no end."""
         if self._text is None:
             return ""
-        return self._text.ends[1]
+        return self._text.second_end
 
     @property
     def closing(self) -> str:
