@@ -15,7 +15,7 @@ from blackbox_lb.safety.printable import printable
 if TYPE_CHECKING:
     from blackbox_lb.bias.operating import OperatingCurve, OperatingPoint
     from blackbox_lb.bias.records import Comparison, Verdict
-    from blackbox_lb.extras.report.tables import PageTable
+    from blackbox_lb.extras.report.page_table import PageTable
     from blackbox_lb.records import Finding, SharesOfGroup
 
 MOST_ROWS = 15
@@ -112,16 +112,16 @@ def comparisons_table(title: str, rows: Iterable[Comparison]) -> None:
 
 def shares_table(setting: str, sampled: Mapping[str, Sequence[SharesOfGroup]]) -> None:
     """The wanted share of each label and that of every policy: the table of the report."""
-    from blackbox_lb.extras.report import tables
+    from blackbox_lb.extras.report.page_table import shares_table as page_table
 
-    _print_page_table(tables.shares_table(setting, sampled), left_aligned=2)
+    _print_page_table(page_table(setting, sampled), left_aligned=2)
 
 
 def print_curve(curve: OperatingCurve) -> None:
     """Print points of the curve: the table of the report."""
-    from blackbox_lb.extras.report import tables
+    from blackbox_lb.extras.report.page_table import operating_table
 
-    _print_page_table(tables.operating_table(curve, shown_points(curve)), left_aligned=1)
+    _print_page_table(operating_table(curve, shown_points(curve)), left_aligned=1)
 
 
 def _print_page_table(table: PageTable, left_aligned: int) -> None:

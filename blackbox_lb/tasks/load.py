@@ -256,7 +256,7 @@ def load_task(
         read = read_dataset(str(data), file_splits, columns, require_answers=require_answers)
     else:
         rows, unlabelled = _by_answer(data, columns, require_answers)
-        read = ReadRows(Path(str(data)).stem, rows, file_splits, unlabelled)
+        read = RowsOfTask(Path(str(data)).stem, rows, file_splits, unlabelled)
     rows = _with_labels(read.rows)
     if not learns and not read.splits and all(row.split == "test" for row in rows):
         return _task_of_rows(read.name, str(data), {"test": rows})
@@ -281,7 +281,7 @@ def load_task(
     )
 
 
-class ReadRows(NamedTuple):
+class RowsOfTask(NamedTuple):
     """Data as they were read.
 
     name: of their task. rows: to learn from, to be divided unless they name their splits. splits:
@@ -387,7 +387,7 @@ def read_dataset(
     columns: ColumnNames,
     *,
     require_answers: bool,
-) -> ReadRows:
+) -> RowsOfTask:
     """The rows in ``spec``, hf:NAME[/CONFIG][@SPLIT] or a folder; ``whole`` are splits that have
     files of their own.
 
@@ -445,7 +445,7 @@ def read_dataset(
     name_of_task = Path(spec).name
     if spec.startswith(HUB):
         name_of_task = spec.removeprefix(HUB).replace("/", "-").replace("@", "-")
-    return ReadRows(name_of_task, train, own_splits, unlabelled, source)
+    return RowsOfTask(name_of_task, train, own_splits, unlabelled, source)
 
 
 def _small_labels(rows: Sequence[ExampleRow]) -> list[str]:

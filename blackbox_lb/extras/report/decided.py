@@ -17,17 +17,16 @@ from blackbox_lb.extras.report.drawing import (
     figure_with_axis,
     name_axes,
 )
-from blackbox_lb.extras.report.tables import (
+from blackbox_lb.extras.report.page_table import (
     Cell,
     PageTable,
-    comparisons_table,
     count,
-    labels_table,
     number,
     numbers_table,
     table,
     word,
 )
+from blackbox_lb.extras.report.tables import comparisons_table, labels_table
 from blackbox_lb.extras.report.verdict_text import (
     Judged,
     as_title,

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from blackbox_lb.errors import InputError
+from blackbox_lb.extras.report.page_table import PageTable
 from blackbox_lb.extras.report.page_text import drawn
-from blackbox_lb.extras.report.tables import PageTable
 from blackbox_lb.safety.printable import first_line
 
 COLOURS = {

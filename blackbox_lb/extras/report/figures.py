@@ -18,14 +18,10 @@ from blackbox_lb.extras.report.drawing import (
     figure_with_axis,
     name_axes,
 )
+from blackbox_lb.extras.report.page_table import numbers_table, operating_table
 from blackbox_lb.extras.report.page_text import drawn
 from blackbox_lb.extras.report.rivals import rivals_plot
-from blackbox_lb.extras.report.tables import (
-    BIASED_SIDES,
-    numbers_table,
-    operating_table,
-    tried_table,
-)
+from blackbox_lb.extras.report.tables import BIASED_SIDES, tried_table
 from blackbox_lb.extras.report.verdict_text import amount, axis_of
 from blackbox_lb.jobs.fitting.document import BothDecisions, FitResult, Measured, TriedCandidate
 from blackbox_lb.safety.printable import printable

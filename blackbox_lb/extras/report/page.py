@@ -22,6 +22,7 @@ from blackbox_lb.extras.report.data import RunDocuments, read_run
 from blackbox_lb.extras.report.drawing import COLOURS, Plot
 from blackbox_lb.extras.report.examples import status_counts
 from blackbox_lb.extras.report.figures import plots
+from blackbox_lb.extras.report.page_table import shares_table
 from blackbox_lb.extras.report.page_text import named, tame
 from blackbox_lb.extras.report.verdict_text import judged, rows_of
 from blackbox_lb.rollouts.progress import short
@@ -90,6 +91,7 @@ def render(
         notes=notes,
         status_counts=status_counts,
         tables=tables,
+        shares_table=shares_table,
         say=verdict_text,
         style=markup(_asset("style.css")),
         script=markup(script),

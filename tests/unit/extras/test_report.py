@@ -22,8 +22,9 @@ from blackbox_lb.extras.report import drawing
 from blackbox_lb.extras.report.data import read_run
 from blackbox_lb.extras.report.examples import compared
 from blackbox_lb.extras.report.page import render, write_report
+from blackbox_lb.extras.report.page_table import MOST_ROWS, token
 from blackbox_lb.extras.report.page_text import tame
-from blackbox_lb.extras.report.tables import MOST_ROWS, entries_table, token
+from blackbox_lb.extras.report.tables import entries_table
 from blackbox_lb.extras.report.verdict_text import (
     headline,
     of_evaluation,

@@ -428,7 +428,7 @@ def test_a_found_file_may_set_data(
 
 BY_VALUE = frozenset({"provider", "base_url", "reward", "depends_on", "rival"})
 NEVER = frozenset(
-    {"yes", "restart", "cancel", "force", "save"}  # of eval; the doctor's is a path
+    {"yes", "restart", "cancel", "force", "open", "save"}  # of eval; the doctor's is a path
     | {"host", "allow_host", "allow_origin", "upstream"}
 )
 """Options that a found file may set by their value, and those that it never may."""
