@@ -277,12 +277,13 @@ SIGNS: tuple[ErrorSign, ...] = (
     ErrorSign(
         "unknown model",
         "400 of Mistral and OpenAI, OpenRouter, DeepSeek now and before, Bedrock, xAI, llama.cpp's"
-        " router; 404 of Azure, Fireworks, Ollama, vLLM and SGLang",
+        " router; 404 of Azure, Fireworks, Ollama, Together, mlx-lm, vLLM and SGLang",
         codes="modelnotfound deploymentnotfound invalidmodel",
         sentence=(
             r"\binvalid model\b|is not a valid model id|supported api model names are|\bmodel not"
             r" exist|model identifier is invalid|"
-            r"\bmodel (?:\S{1,200} )?(?:is )?not found\b|\bmodel \S{1,200} does not exist"
+            r"\bmodel (?:\S{1,200} )?(?:is )?not found\b|\bmodel \S{1,200} does not exist|"
+            r"\bunable to access model\b|\brepository not found\b"
         ),
     ),
     ErrorSign(
