@@ -74,6 +74,8 @@ def asking(bias: Bias, model: str, profile: Profile | None) -> Generator[Body, R
         )
     base = _first(reply)
     raised = _raised(bias, base)
+    if not bias.entries:
+        return Arrival("CANNOT BE TOLD", "the bias file has no tokens to raise")
     if not raised:
         return Arrival(
             "CANNOT BE TOLD",

@@ -22,7 +22,7 @@ from blackbox_lb.errors import InputError
 from blackbox_lb.jobs.plan.setting import HelpGroup, setting
 from blackbox_lb.jobs.plan.shared import ModelSettings
 from blackbox_lb.rollouts.progress import duration
-from blackbox_lb.safety.printable import shell_line
+from blackbox_lb.safety.printable import counted, shell_line
 
 if TYPE_CHECKING:
     from blackbox_lb.extras.doctor.findings import Report, RowFinding
@@ -182,6 +182,11 @@ def _prove_arrival(options: DoctorOptions, given: Path) -> None:
         print_json({"word": arrival.word, "sentence": arrival.sentence, "whole": arrival.whole})
     else:
         echo(f"{arrival.word}  {arrival.sentence} ({requests} tokens)")
+        if bias.phrases:
+            echo(
+                f"{counted(len(bias.phrases), 'phrase')} of the file: kept out by apply and blb"
+                " proxy themselves, whatever arrives; not asked here"
+            )
     if arrival.fails:
         click.get_current_context().exit(1)
     if arrival.word == "CANNOT BE TOLD":

@@ -162,6 +162,17 @@ def test_what_cannot_be_told_is_said(tmp_path: Path) -> None:
         assert result.exit_code == 2
 
 
+def test_phrases_are_named_and_not_asked(tmp_path: Path) -> None:
+    """Beside a vector, and in a file that has nothing else."""
+    phrases = ("a testament to", "her emerald eyes")
+    for entries, word in ((bias().entries, "ARRIVES"), ((), "CANNOT BE TOLD")):
+        bias(entries=entries, phrases=phrases).save(tmp_path / "bias.json")
+        with Gateway(passes) as gateway:
+            result = blb("doctor", "--bias", tmp_path, "--base-url", gateway.base_url)
+        assert result.stdout.startswith(f"{word}  "), result.output
+        assert "2 phrases" in result.stdout
+
+
 def test_a_proxy_that_adds_the_bias_is_recognised(tmp_path: Path) -> None:
     """It refuses a bias of the request's own, which says nothing of its upstream."""
     file = tmp_path / "bias.json"
