@@ -204,6 +204,15 @@ def server(request: pytest.FixtureRequest) -> Iterator[ExactServer]:
         yield running
 
 
+@pytest.fixture(autouse=True)
+def _same_draws(request: pytest.FixtureRequest) -> None:
+    """A server that tests share draws for each of them as if it were the first."""
+    if "server" in request.fixturenames:
+        forget = getattr(request.getfixturevalue("server"), "forget", None)
+        if forget is not None:
+            forget()
+
+
 @pytest.fixture
 def quick_retries(monkeypatch: pytest.MonkeyPatch) -> None:
     """Requests are tried again at once."""

@@ -39,8 +39,8 @@ from bench.reliability.job import (
     state_of,
 )
 from tests.support.exact import ExactModel, ExactServer
+from tests.support.exact.listener import Reply, Request
 from tests.support.exact.llamacpp_answers import COMPLETIONS
-from tests.support.listener import Reply, Request
 
 __all__ = ["judged", "kill"]
 

@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 MATRIX = (
     "tests/support/recording_server.py",
     "tests/unit/deploy/test_apply_matrix.py",
-    "tests/support/listener.py",
+    "tests/support/exact/listener.py",
     "tests/support/errors.py",
 )
 

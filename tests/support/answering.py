@@ -8,7 +8,7 @@ from collections.abc import Callable
 from multidict import CIMultiDict
 
 from blackbox_lb.safety.http.clients import HttpAnswer, HttpRequest
-from tests.support.listener import Reply
+from tests.support.exact.listener import Reply
 
 
 class Answering:

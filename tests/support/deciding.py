@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from blackbox_lb.questions.serving import QuestionAnswer, answer_body, parse_request
-from tests.support.listener import Listener, Reply, Request
+from tests.support.exact.listener import Listener, Reply, Request
 
 JSON = dict[str, Any]
 LogProbs = Callable[[Any, str, Sequence[str]], Sequence[float]]

@@ -24,7 +24,7 @@ from blackbox_lb.questions.serving import (
     shape_of,
 )
 from tests.support.deciding import bare
-from tests.support.listener import Request
+from tests.support.exact.listener import Request
 from tests.support.proxy_upstream import Answering, plain
 
 MODEL = "m-1"

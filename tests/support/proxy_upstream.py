@@ -19,7 +19,7 @@ from blackbox_lb.deploy.proxy.limits import TIMEOUT
 from blackbox_lb.deploy.proxy.served import ServedBias
 from blackbox_lb.deploy.proxy.server import Proxy
 from blackbox_lb.deploy.proxy.upstream import Upstream
-from tests.support.listener import Connections, Request
+from tests.support.exact.listener import Connections, Request
 
 VALUES = {2: -100.0, 7: 1.25, 199998: -3.0000000000000004}
 SENT = {"2": -100, "7": 1.25, "199998": -3.0000000000000004}

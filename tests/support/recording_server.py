@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from tests.support.listener import Listener, Reply, Request
+from tests.support.exact.listener import Listener, Reply, Request
 
 __all__ = ["Server", "completion", "recording"]
 

@@ -37,7 +37,7 @@ from blackbox_lb.store.rows import Arrays, pack, unpack
 from blackbox_lb.types import NO_TOKEN, UNNAMED, Completion, Sampling
 from blackbox_lb.vocabulary import Vocabulary
 from tests.support.answering import Answering
-from tests.support.listener import Reply
+from tests.support.exact.listener import Reply
 
 FOLDER = Path(__file__).parents[2] / "cassettes"
 DIALECTS: dict[str, tuple[str, Endpoint, str]] = {

@@ -18,7 +18,7 @@ from blackbox_lb.safety.http.clients import HttpRequest
 from blackbox_lb.types import Sampling
 from blackbox_lb.vocabulary import Vocabulary
 from tests.support.answering import Answering
-from tests.support.listener import Reply
+from tests.support.exact.listener import Reply
 
 K = Sampling(top_logprobs=2)
 PAIRS = [(" the", -0.5), (" a", -1.5)], [(" cat", -0.25), (" the", -2.5)]

@@ -17,7 +17,7 @@ from functools import lru_cache
 from itertools import chain, repeat
 from typing import Any, TypeAlias
 
-from tests.support.listener import Hangup, Request
+from tests.support.exact.listener import Hangup, Request
 
 __all__ = ["MANNERS", "Given", "Manner", "honest"]
 

@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 from blackbox_lb.errors import InputError
 from tests.support.chaos.broken_answers import CHANGES, TOKENIZER
 from tests.support.chaos.broken_connections import MANNERS, Given, honest
-from tests.support.listener import Connections, Hangup, Request
+from tests.support.exact.listener import Connections, Hangup, Request
 
 __all__ = ["MODES", "ChaosServer"]
 

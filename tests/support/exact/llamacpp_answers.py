@@ -10,9 +10,12 @@ list of logprobs is shorter by as many tokens as the stop text has by itself.
 
 from __future__ import annotations
 
+import json
 import zlib
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 from functools import lru_cache
+from itertools import count
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -37,8 +40,9 @@ class RefusedRequest(Exception):
 class Dialect:
     """Answers by path and body; ``texts`` (v,) are the texts of the tokens, "" for the end token.
 
-    prompt_of maps the text of a request to a prompt number of the model. Requests without a seed
-    are numbered by the caller, and the number and ``seed`` fix their draw. call_token begins a
+    prompt_of maps the text of a request to a prompt number of the model. The draw of a request
+    without a seed follows from its body, from how often that came since ``forget``, and from
+    ``seed``: whatever order requests arrive in, the same completions are drawn. call_token begins a
     call: its text is <tool_call>.
     """
 
@@ -59,9 +63,14 @@ class Dialect:
         self._known_texts = {text: token for token, text in enumerate(self.texts) if text}
         self._prompt_of = prompt_of or model.prompt_of
         self._seed = seed
+        self._drawn: defaultdict[int, count[int]] = defaultdict(count)
         self._next = lru_cache(maxsize=4096)(_sorted_logprobs)
         self._tokenized: dict[tuple[int, ...], str] = {}
         self._sizes: dict[str, int] = {}
+
+    def forget(self) -> None:
+        """Draw as at the start."""
+        self._drawn.clear()
 
     def get(self, path: str) -> JSON:
         """The answer to GET ``path``."""
@@ -191,7 +200,7 @@ class Dialect:
     def _generate(
         self, body: JSON, prompt: str, before: list[int], number: int
     ) -> tuple[list[int], str]:
-        model, rng = self.model, self._rng(body, prompt, number)
+        model, rng = self.model, self._rng(body, prompt)
         delta, stops = self._bias(body.get("logit_bias")), _stops(body)
         limit = body.get("max_tokens", body.get("max_completion_tokens"))
         room = model.horizon - len(before)
@@ -207,10 +216,11 @@ class Dialect:
                 return ids, "stop"
         return ids, "length"
 
-    def _rng(self, body: JSON, prompt: str, number: int) -> np.random.Generator:
+    def _rng(self, body: JSON, prompt: str) -> np.random.Generator:
         seed = body.get("seed")
         if seed is None or seed == -1:
-            return np.random.default_rng([self._seed, number, 1])
+            content = zlib.crc32(json.dumps(body, sort_keys=True).encode())
+            return np.random.default_rng([self._seed, next(self._drawn[content]), content])
         return np.random.default_rng([int(seed) & 0xFFFFFFFF, zlib.crc32(prompt.encode())])
 
     def _bias(self, given: object) -> npt.NDArray[np.float64]:

@@ -10,9 +10,9 @@ import time
 from collections.abc import Callable
 from typing import Literal, TypeAlias
 
+from tests.support.exact.listener import Listener, Reply, Request
 from tests.support.exact.llamacpp_answers import COMPLETIONS, JSON, Dialect, RefusedRequest
 from tests.support.exact.model import ExactModel
-from tests.support.listener import Listener, Reply, Request
 
 Answer: TypeAlias = JSON | int | Literal["drop"]
 """A response body, an HTTP status with an error body, or "drop": close the connection without an
@@ -77,6 +77,10 @@ class ExactServer:
     def texts(self) -> list[str]:
         """(v) the text of each token."""
         return self._dialect.texts
+
+    def forget(self) -> None:
+        """Draw as at the start, whatever was asked."""
+        self._dialect.forget()
 
     def tokenize(self, text: str) -> list[int]:
         """The answer to POST /tokenize."""

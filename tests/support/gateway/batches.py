@@ -16,9 +16,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
+from tests.support.exact.listener import Reply
 from tests.support.gateway.fields import Endpoint
 from tests.support.gateway.refusals import JSON, complaint, refusal
-from tests.support.listener import Reply
 
 __all__ = ["Answerer", "BatchDesk", "BatchJob", "BatchLimits"]
 

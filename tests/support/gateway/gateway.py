@@ -13,6 +13,7 @@ from typing import Any, Literal, Protocol
 from urllib.parse import parse_qsl, urlsplit
 
 from tests.support.exact import ExactServer
+from tests.support.exact.listener import Listener, Reply, Request
 from tests.support.gateway.batches import BatchDesk
 from tests.support.gateway.checks import InvalidRequest, invalid_fields
 from tests.support.gateway.engine.completion_view import CompletionView, read
@@ -26,7 +27,6 @@ from tests.support.gateway.rules.fireworks import FireworksRules
 from tests.support.gateway.rules.openai import OpenAIRules, Route
 from tests.support.gateway.rules.openrouter import OpenRouterRules
 from tests.support.gateway.rules.together import TogetherRules
-from tests.support.listener import Listener, Reply, Request
 
 __all__ = ["Call", "RulesGateway", "ServedEngine"]
 

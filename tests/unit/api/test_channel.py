@@ -24,7 +24,7 @@ from blackbox_lb.providers.profile import load_profile
 from blackbox_lb.safety.http.clients import HttpRequest
 from tests.support.answering import Answering
 from tests.support.errors import names, raises_naming
-from tests.support.listener import Reply
+from tests.support.exact.listener import Reply
 
 Answer = Callable[[HttpRequest], Reply]
 pytestmark = pytest.mark.usefixtures("quick_retries")

@@ -25,7 +25,7 @@ from blackbox_lb.errors import (
     InputError,
 )
 from tests.support.errors import raises_naming
-from tests.support.listener import Listener, Reply, Request
+from tests.support.exact.listener import Listener, Reply, Request
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 MODEL = b"GGUF" + bytes(range(256)) * 400

@@ -19,7 +19,7 @@ from blackbox_lb.safety.http.clients import HttpRequest
 from blackbox_lb.types import Completion, Message, Prompt, Sampling
 from tests.support.answering import Answering
 from tests.support.errors import raises_naming
-from tests.support.listener import Reply
+from tests.support.exact.listener import Reply
 
 
 @pytest.mark.parametrize("name", ["vllm", "llamacpp", "local"])

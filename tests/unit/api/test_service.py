@@ -36,7 +36,7 @@ from blackbox_lb.types import Completion, Example, Prompt
 from blackbox_lb.vocabulary.embedding import TextVectors
 from tests.support.answering import Answering
 from tests.support.errors import raises_naming
-from tests.support.listener import Listener, Reply, Request
+from tests.support.exact.listener import Listener, Reply, Request
 
 JUDGE = """
 base_url = "{url}"

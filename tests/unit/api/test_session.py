@@ -33,7 +33,7 @@ from blackbox_lb.vocabulary.tokenizer import Tokenizer
 from tests.support.answering import Answering
 from tests.support.collecting import collect
 from tests.support.errors import raises_naming
-from tests.support.listener import Reply
+from tests.support.exact.listener import Reply
 
 Answer = Callable[[HttpRequest], Reply]
 HELLO = [{"token": "Hello", "bytes": list(b"Hello"), "logprob": -0.5, "top_logprobs": []}]

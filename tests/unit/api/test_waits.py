@@ -29,7 +29,7 @@ from blackbox_lb.store import RolloutStore
 from tests.support.answering import Answering
 from tests.support.commands import asking, options, refused
 from tests.support.exact import ExactModel, ExactServer
-from tests.support.listener import Reply, Request
+from tests.support.exact.listener import Reply, Request
 from tests.support.questions import write_rows
 
 Answer = Callable[[int], Reply]

@@ -23,7 +23,7 @@ import blackbox_lb.openai as drop_in
 from blackbox_lb import Bias, apply
 from blackbox_lb.bias.records import Entry
 from tests.support.errors import raises_naming
-from tests.support.listener import Request
+from tests.support.exact.listener import Request
 from tests.support.recording_server import Server, recording
 
 SENT = {"2": -100, "7": 1.25, "50256": 0.1, "199998": -3.0000000000000004}

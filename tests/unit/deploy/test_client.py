@@ -29,7 +29,7 @@ from blackbox_lb.literals import OnConflict
 from blackbox_lb.providers.profile import load_profile
 from tests.support.biases import FIELDS
 from tests.support.errors import raises_naming
-from tests.support.listener import Request
+from tests.support.exact.listener import Request
 from tests.support.recording_server import Server, completion, recording
 
 VALUES = {2: -100.0, 7: 1.25, 50256: 0.1, 199998: -3.0000000000000004}

@@ -32,7 +32,7 @@ from blackbox_lb.deploy.proxy.served import ServedBias
 from blackbox_lb.deploy.proxy.server import HEADER
 from blackbox_lb.errors import InputError
 from tests.support.errors import raises_naming
-from tests.support.listener import Request
+from tests.support.exact.listener import Request
 from tests.support.proxy_upstream import (
     ANSWER,
     SENT,

@@ -25,7 +25,7 @@ from blackbox_lb.bias.decisions import MendedQuestion
 from blackbox_lb.questions.requests import request_body
 from tests.support.commands import blb
 from tests.support.deciding_upstream import NOW, TEAM, deciding, mended
-from tests.support.listener import Request
+from tests.support.exact.listener import Request
 from tests.support.proxy_upstream import (
     Origin,
     answer_of,

@@ -11,7 +11,7 @@ import pytest
 
 from blackbox_lb.deploy.proxy.looking import trouble, unready
 from blackbox_lb.deploy.proxy.upstream import Upstream
-from tests.support.listener import Request
+from tests.support.exact.listener import Request
 from tests.support.proxy_upstream import (
     Answering,
     Origin,

@@ -14,7 +14,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from tests.support.listener import Request
+from tests.support.exact.listener import Request
 from tests.support.proxy_upstream import Origin, proxy_for, running
 from tests.unit.deploy.test_phrase_requests import bias_of, scripted
 from tests.unit.deploy.test_proxy import MESSAGES, in_parts, sdk

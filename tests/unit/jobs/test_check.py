@@ -255,7 +255,7 @@ def test_few_rows_change_what_a_fit_learns_from_and_say_so(
     the remark names the option that makes them labels again.
     """
     few_rows = options(limit=3, validation_limit=2, test_limit=5)
-    drawn = options(samples_per_prompt=2, validation_samples=1, test_samples=1)
+    drawn = options(samples_per_prompt=16, validation_samples=1, test_samples=1)
     short = ("--reward", "exact-match", "--max-tokens", 1, "--go-on", *drawn, *few_rows)
     few = " ".join(small_run("fit", server, tmp_path, *short).stderr.split())
     assert names(few, "--limit 3 leaves too few rows", "3 rows of each", "--labels b,c")

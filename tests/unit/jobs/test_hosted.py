@@ -145,7 +145,7 @@ def test_a_bias_that_is_dropped_on_the_way(
         unasked = ("[request]", "provider = { require_parameters = false }")
         known = routed(tmp_path, *unasked, "[logprobs]", 'meaning = "before bias"')
         task = options(data=data, reward=REWARD, max_tokens=8, out=tmp_path / "run")
-        many = options(samples_per_prompt=32, test_samples=24, tau=0.1, l2=0.5)
+        many = options(samples_per_prompt=32, test_samples=48, tau=0.05, l2=0.1)
         fitted = through_openrouter(
             "fit", gateway, known, *task, *many, "--deploy", "temperature=1"
         )

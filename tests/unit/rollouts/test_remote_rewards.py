@@ -40,7 +40,7 @@ from blackbox_lb.types import Completion, Example, Message, Prompt, Span
 from tests.support.commands import asking, blb, options
 from tests.support.errors import raises_naming
 from tests.support.exact import ExactModel, ExactServer
-from tests.support.listener import Listener, Reply, Request
+from tests.support.exact.listener import Listener, Reply, Request
 from tests.support.questions import questions, write_rows
 from tests.support.stored import text_completion as completion
 

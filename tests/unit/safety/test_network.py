@@ -31,7 +31,7 @@ from blackbox_lb.vocabulary.embedding import TextVectors
 from blackbox_lb.vocabulary.tokenizer_files import read_encoding
 from tests.support.answering import Answering
 from tests.support.errors import raises_naming
-from tests.support.listener import Listener, Reply, Request
+from tests.support.exact.listener import Listener, Reply, Request
 
 CERTIFICATES = ("SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")
 VARIABLES = ("SSLKEYLOGFILE", *CERTIFICATES)

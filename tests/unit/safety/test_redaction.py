@@ -34,7 +34,7 @@ from blackbox_lb.store import RolloutStore
 from tests.support.commands import options
 from tests.support.errors import raises_naming
 from tests.support.exact import ExactModel, ExactServer
-from tests.support.listener import Listener, Reply, Request
+from tests.support.exact.listener import Listener, Reply, Request
 from tests.support.questions import write_rows
 
 ROOT = Path(__file__).parents[3]

@@ -15,7 +15,7 @@ from blackbox_lb.errors import ConnectionFailed, InputError
 from blackbox_lb.vocabulary import embedding
 from blackbox_lb.vocabulary.embedding import load_encoder, resolve_encoder
 from tests.support.errors import raises_naming
-from tests.support.listener import Listener, Reply, Request
+from tests.support.exact.listener import Listener, Reply, Request
 
 
 def test_a_missing_extra_names_its_remedy(monkeypatch: pytest.MonkeyPatch) -> None:

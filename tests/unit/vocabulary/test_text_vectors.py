@@ -18,7 +18,7 @@ from blackbox_lb.safety.http import retries
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.vocabulary.embedding import TextVectors
 from tests.support.errors import raises_naming
-from tests.support.listener import Listener, Reply, Request
+from tests.support.exact.listener import Listener, Reply, Request
 
 Answer = Callable[[dict[str, Any]], tuple[int, Any]]
 
