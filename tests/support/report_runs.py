@@ -149,7 +149,7 @@ def result(kind: Kind) -> dict[str, Any]:
         "validation": {"base": {"reward": 0.48, "accuracy": 0.2, "tokens": 33.8}, "tried": tried},
         "training": {"rollouts": 766, "tokens": 26_641, "incomplete": 34, "filtered": 1},
         "usage": {"completions": 1_800, "prompt_tokens": 54_000, "completion_tokens": 61_000},
-        "provenance": PROVENANCE,
+        "provenance": {**PROVENANCE},
     }  # fmt: skip
 
 
