@@ -28,7 +28,7 @@ footer { display: none !important; }
 def main(run: Path) -> None:
     """Write the picture of a run."""
     picture = Path(__file__).with_name("report.png")
-    page_file = write_report(run)[0].resolve()
+    page_file = write_report(run).page.resolve()
     names = ("chromium", "chromium-browser", "google-chrome")
     browsers = [path for path in map(shutil.which, names) if path is not None]
     with sync_playwright() as playwright:

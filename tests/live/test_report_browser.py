@@ -64,12 +64,12 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         ("hurts", "hurts", False),
     )
     found = {
-        name: write_report(write_run(folder / name, kind, full=full))[0]
+        name: write_report(write_run(folder / name, kind, full=full)).page
         for name, kind, full in kinds
     }
     (folder / "minimal").mkdir()
     bias_of(None, 3, compiled=None, learned=None).save(folder / "minimal" / "bias.json")
-    return {**found, "minimal": write_report(folder / "minimal")[0]}
+    return {**found, "minimal": write_report(folder / "minimal").page}
 
 
 def opened(browser: Any, path: Path, size: tuple[int, int], scheme: str = "light") -> Opened:

@@ -32,18 +32,15 @@ def report_command(options: ReportOptions) -> None:
     """
     from blackbox_lb.cli.echo import with_option_names
     from blackbox_lb.cli.resources import chosen_bias
-    from blackbox_lb.extras.report.data import read_run
     from blackbox_lb.extras.report.page import write_report
-    from blackbox_lb.extras.report.places import places
 
     folder = chosen_bias(options.run).parent
     written = write_report(folder, options.out, options.plots, wording=with_option_names)
-    for path in written:
+    for path in (written.page, *written.plots):
         echo(f"wrote {path}")
-    page = written[0].resolve().as_uri()
-    found = list(places(read_run(folder)))
-    width = max(len(place.anchor) for place in found)
-    for place in found:
+    page = written.page.resolve().as_uri()
+    width = max(len(place.anchor) for place in written.places)
+    for place in written.places:
         anchor = f"#{place.anchor}"
         echo_linked(f"{anchor:<{width + 1}}  {place.text}", len(anchor), f"{page}{anchor}")
     if options.is_opened and not webbrowser.open(page):

@@ -8,6 +8,7 @@ import importlib
 import io
 import re
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from importlib.resources import files
@@ -24,6 +25,7 @@ from blackbox_lb.extras.report.examples import status_counts
 from blackbox_lb.extras.report.figures import plots
 from blackbox_lb.extras.report.page_table import shares_table
 from blackbox_lb.extras.report.page_text import named, tame
+from blackbox_lb.extras.report.places import Place, places
 from blackbox_lb.extras.report.verdict_text import judged, rows_of
 from blackbox_lb.rollouts.progress import short
 from blackbox_lb.safety.files import explained, write_whole
@@ -34,16 +36,24 @@ IDENTITY = re.compile(r"(\bid=\"|url\(#|href=\"#)([^\")]+)")
 DPI = 200
 
 
+@dataclass(frozen=True, slots=True)
+class WrittenReport:
+    """The files of a report: its page, its plots, and what stands where in the page."""
+
+    page: Path
+    plots: tuple[Path, ...]
+    places: tuple[Place, ...]
+
+
 def write_report(
     folder: Path,
     out: Path | None = None,
     plots_folder: Path | None = None,
     *,
     wording: Callable[[str], str] = str,
-) -> list[Path]:
+) -> WrittenReport:
     """Write the report of the run ``folder`` to ``out`` (``report.html`` in it), and its plots as
-    files; returns their paths, the page's first. ``wording`` rewrites the library's sentences for
-    the page's readers.
+    files. ``wording`` rewrites the library's sentences for the page's readers.
 
     Raises InputError: the folder holds no run, a document is damaged, a package is missing, or a
     file cannot be written.
@@ -54,11 +64,10 @@ def write_report(
     text = render(run, plots_by_name, wording)
     with explained(f"write the report {path}", "give another --out"):
         write_whole(path, text.encode())
-    written = [path]
+    saved: list[Path] = []
     if plots_folder is not None:
-        for plot in plots_by_name.values():
-            written += save(plot, plots_folder)
-    return written
+        saved = [written for plot in plots_by_name.values() for written in save(plot, plots_folder)]
+    return WrittenReport(path, tuple(saved), tuple(places(run)))
 
 
 def render(

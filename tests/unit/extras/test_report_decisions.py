@@ -94,13 +94,13 @@ def test_each_of_several_questions_has_its_part(tmp_path: Path) -> None:
     with DecidingServer(both) as server:
         result = fit(data, server, tmp_path / "run")
     assert result.exit_code == 0, result.output
-    page_file, *plots = write_report(tmp_path / "run", None, tmp_path / "plots")
-    page = page_file.read_text(encoding="utf-8")
+    report = write_report(tmp_path / "run", None, tmp_path / "plots")
+    page = report.page.read_text(encoding="utf-8")
     assert hostile not in page
     assert "accuracy of team" in text_of(page)
     ids = re.findall(r' id="([^"]+)"', page)
     assert len(ids) == len(set(ids))
-    assert {path.stem for path in plots} >= {"reliability", "reliability-2", "coverage-2"}
+    assert {path.stem for path in report.plots} >= {"reliability", "reliability-2", "coverage-2"}
 
 
 def test_a_run_without_its_result_still_says_what_it_is(run: Path, tmp_path: Path) -> None:
