@@ -1,1 +1,0 @@
-"""Studies that were made once: their tables are in docs/, their commands make them again."""
