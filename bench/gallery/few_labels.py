@@ -63,14 +63,13 @@ from blackbox_lb.jobs.evaluation.policies import BASE, CLASSIFIER, Policy
 from blackbox_lb.jobs.fitting.choosing.from_lists import of_each_prompt
 from blackbox_lb.jobs.fitting.evidence import answers
 from blackbox_lb.jobs.fitting.job import FitJob
-from blackbox_lb.jobs.forecast import CHARACTERS_A_TOKEN, Forecast
 from blackbox_lb.jobs.plan.by_data import completed, pooled
 from blackbox_lb.rollouts.answers.given_answers import first_completions
 from blackbox_lb.rollouts.judging.verdict import GREEDY
 from blackbox_lb.rollouts.progress import Silent
 from blackbox_lb.tasks.sets.labels import Labels
 
-__all__ = ["demand", "main"]
+__all__ = ["main"]
 
 Ids: TypeAlias = npt.NDArray[np.int64]
 
@@ -419,30 +418,6 @@ def main(sets: Sequence[str], **settings: Any) -> None:
     files = {title: Path(path) for title, path in named.items()}
     document = asyncio.run(_document(files, Options(**settings)))
     click.echo(json.dumps(document, ensure_ascii=False))
-
-
-def demand(words: Sequence[str]) -> Forecast:
-    """The requests and tokens of the program with these words, each prompt once."""
-    options = main.make_context("few_labels", list(words)).params
-    total = Forecast()
-    for spec in options["sets"]:
-        pool, tests = examples_of(Path(spec.rpartition("=")[2]))
-        tests = tests[: options["test_limit"]]
-        rows = max(options["numbers"]) * options["draws"] + UNLABELLED
-        asked = [*pool[:rows], *tests, *tests[: options["count"]]]
-        if options["prompts"]:
-            asked += [*tests, *tests * SHOWN_DRAWS]
-        characters = sum(len(example.prompt.text) for example in asked)
-        if options["prompts"]:
-            mean = characters / len(asked)
-            characters += int(mean * SHOTS * SHOWN_DRAWS * len(tests))
-        total += Forecast(
-            requests=len(asked),
-            completions=len(asked),
-            prompt_tokens=characters // CHARACTERS_A_TOKEN,
-            completion_tokens=len(asked),
-        )
-    return total
 
 
 async def _document(files: Mapping[str, Path], options: Options) -> dict[str, Any]:

@@ -49,7 +49,9 @@ def write_page(
     """Write NAME.md, NAME.json and NAME.svg into ``pages``."""
     name = results.use
     text = results.model_dump_json(indent=1, exclude_defaults=True)
-    (pages / f"{name}.json").write_text(text + "\n", encoding="utf-8")
+    part = pages / f"{name}.part"  # an index that is written meanwhile reads no half of it
+    part.write_text(text + "\n", encoding="utf-8")
+    part.replace(pages / f"{name}.json")
     picture = draw(results, pages / f"{name}.svg")
     commands = [_command(step, place) for step in steps if not step.repeats]
     left_out = sum(step.repeats for step in steps)

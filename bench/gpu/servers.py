@@ -8,10 +8,11 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
-__all__ = ["start", "stop", "wait"]
+__all__ = ["serving"]
 
 FLAGS = shlex.split(
     "--host 127.0.0.1 --generation-config vllm --max-logprobs -1 --max-num-seqs 512"
@@ -29,44 +30,48 @@ OFFLINE = {
 }
 
 
-def start(
-    name: str, folder: Path, port: int, out: Path, more: Sequence[str]
-) -> subprocess.Popen[bytes]:
-    """Start vLLM with this model, in a session of its own; its log is OUT/server.log.
+@contextmanager
+def serving(
+    name: str, folder: Path, port: int, log: Path, more: Sequence[str], until: float
+) -> Iterator[None]:
+    """vLLM with the model of a folder, in a session of its own, from when it answers.
 
-    more: options, before which equal ones of ``FLAGS`` give way.
-    """
-    vllm = [sys.executable, "-m", "vllm.entrypoints.cli.main", "serve", str(folder)]
-    command = [*vllm, "--served-model-name", name, "--port", str(port), *FLAGS, *COMPILED, *more]
-    with (out / "server.log").open("wb") as log:
-        return subprocess.Popen(
-            command, env=os.environ | OFFLINE, stdout=log, stderr=log, start_new_session=True
-        )
-
-
-def wait(port: int, process: subprocess.Popen[bytes], until: float) -> None:
-    """Wait until the server answers; until: in seconds of the monotonic clock.
+    Args:
+        name: of the model in requests.
+        folder: of the model.
+        port: at which it listens.
+        log: file for what it prints.
+        more: options, before which equal ones of ``FLAGS`` give way.
+        until: when it must answer, in seconds of the monotonic clock.
 
     Raises:
         RuntimeError: it ended, or did not answer in time.
     """
-    while time.monotonic() < until:
-        if process.poll() is not None:
-            raise RuntimeError(
-                f"the server at port {port} ended with {process.returncode}; see server.log"
-            )
-        try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5):
-                return
-        except OSError:
-            time.sleep(1)
-    raise RuntimeError(f"the server at port {port} did not answer in time; see server.log")
-
-
-def stop(process: subprocess.Popen[bytes]) -> None:
-    """Stop one that was started here."""
-    process.terminate()
+    vllm = [sys.executable, "-m", "vllm.entrypoints.cli.main", "serve", str(folder)]
+    command = [*vllm, "--served-model-name", name, "--port", str(port), *FLAGS, *COMPILED, *more]
+    with log.open("wb") as file:
+        process = subprocess.Popen(
+            command, env=os.environ | OFFLINE, stdout=file, stderr=file, start_new_session=True
+        )
     try:
-        process.wait(60)
-    except subprocess.TimeoutExpired:
-        process.kill()
+        while not _answers(port):
+            if process.poll() is not None:
+                raise RuntimeError(f"vLLM ended with {process.returncode}; see {log}")
+            if time.monotonic() > until:
+                raise RuntimeError(f"vLLM did not answer in time; see {log}")
+            time.sleep(1)
+        yield
+    finally:
+        process.terminate()
+        try:
+            process.wait(60)
+        except subprocess.TimeoutExpired:
+            process.kill()
+
+
+def _answers(port: int) -> bool:
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5):
+            return True
+    except OSError:
+        return False
