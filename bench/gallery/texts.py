@@ -1,4 +1,4 @@
-"""Completions of an evaluation, read back from its store without a request.
+"""Completions of an evaluation, read back from its store; none of them is asked for again.
 
 A program made by ``reading_program`` takes the words of ``blb eval`` and prints tables as JSON.
 """
@@ -6,21 +6,17 @@ A program made by ``reading_program`` takes the words of ``blb eval`` and prints
 from __future__ import annotations
 
 import asyncio
-import functools
 import json
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import click
-import numpy as np
 
 from blackbox_lb import (
     Bias,
-    BlbError,
     Completion,
-    Example,
     RolloutStore,
     Trials,
     connect,
@@ -32,11 +28,12 @@ from blackbox_lb import (
 from blackbox_lb.bias.request_bias import to_request_bias
 from blackbox_lb.extras.rivals.case import Case
 from blackbox_lb.extras.rivals.table import rivals
-from blackbox_lb.jobs.evaluation.policies import Policy, policies_at
-from blackbox_lb.rollouts.judging.verdict import Setting, bootstrap, parse_setting
+from blackbox_lb.jobs.evaluation.policies import policies_at
+from blackbox_lb.jobs.evaluation.results import collect_answers
+from blackbox_lb.rollouts.judging.verdict import Array, bootstrap, parse_setting
 from blackbox_lb.rollouts.progress import Silent
 
-__all__ = ["Evaluated", "Texts", "difference", "reading_program", "stored_texts"]
+__all__ = ["Evaluated", "Tables", "Texts", "difference", "reading_program"]
 
 LISTED = 20
 """Alternatives of a position that ``blb eval`` asks for where no number is named."""
@@ -62,47 +59,20 @@ class Evaluated:
     instructed: tuple[str, ...]
 
 
-async def stored_texts(
-    trials: Trials,
-    setting: Setting,
-    policy: Policy,
-    examples: Sequence[Example],
-    samples: int,
-) -> Texts:
-    """The completions that ``blb eval`` drew of a policy. BlbError: some are not stored."""
-    drawn_at = policy.drawn_at(setting)
-    draw = trials.draw(drawn_at, policy.bias, trials.session.biased_endpoint, policy.max_tokens)
-    if drawn_at.deterministic:
-        samples = 1
-    sent = [row.example for example in examples for row in policy.requests(example, samples)]
-    keys = await trials.collect(policy.name, sent, draw, samples, scored=False, only_stored=True)
-    if any(len(row) < samples for row in keys):
-        raise BlbError(
-            f"{trials.store.path} lacks completions of {policy.name!r}; run blb eval with these"
-            " words first"
-        )
-    return list(trials.store.by_prompt(keys))
+def difference(values: Array, base: Array) -> tuple[float, float, float]:
+    """The mean difference of two policies, paired by prompt, and its 95 % interval.
 
-
-def difference(
-    values: Sequence[np.ndarray], base: Sequence[np.ndarray]
-) -> tuple[float, float, float]:
-    """The mean difference of two policies, paired by prompt, and its 95 % interval."""
-    gaps = [
-        value.mean() - base_value.mean() for value, base_value in zip(values, base, strict=True)
-    ]
-    interval = bootstrap(np.array(gaps))
-    return float(np.mean(gaps)), interval.low, interval.high
+    values, base: (n,) of each prompt.
+    """
+    gaps = values - base
+    interval = bootstrap(gaps)
+    return float(gaps.mean()), interval.low, interval.high
 
 
 def reading_program(
-    description: str | None, tables: Callable[..., Awaitable[Tables]], *options: click.Option
+    description: str | None, tables: Callable[[Evaluated], Awaitable[Tables]]
 ) -> click.Command:
-    """A program that takes the words of ``blb eval`` and prints ``tables`` of its completions.
-
-    ``options`` are those of the program itself; ``tables`` gets their values by name, behind what
-    was evaluated.
-    """
+    """A program that takes the words of ``blb eval`` and prints ``tables`` of its completions."""
 
     @click.command(help=description)
     @click.argument("biases", nargs=-1, required=True, metavar="NAME=FILE...")
@@ -119,11 +89,9 @@ def reading_program(
     @click.option("--rival", multiple=True, metavar="NAME:VALUE")
     def main(**settings: Any) -> None:
         """Print the tables as JSON."""
-        extra = {option.name: settings.pop(option.name) for option in options if option.name}
-        printed = asyncio.run(_read(functools.partial(tables, **extra), settings))
+        printed = asyncio.run(_read(tables, settings))
         click.echo(json.dumps({"tables": printed}, ensure_ascii=False))
 
-    main.params.extend(options)
     return main
 
 
@@ -145,17 +113,17 @@ async def _read(
         max_tokens=reward.max_tokens,
         longest_prompt=task.longest_prompt,
     ) as session:
-        with RolloutStore(settings["store"], read_only=True) as store:
+        with RolloutStore(settings["store"]) as store:
             tokenizer = await session.tokenizer()
             trials = Trials(session, store, tokenizer, reward, Silent(), LISTED)
             ready = [await policy.ready(trials) for policy in policies]
             sent = {name: to_request_bias(bias, store) for name, bias in biases.items()}
-            texts = {}
-            instructed = []
-            for policy in policies_at(setting, sent, ready):
-                texts[policy.name] = await stored_texts(
-                    trials, setting, policy, task.test, settings["test_samples"]
-                )
-                if "instruction" in policy.facts:
-                    instructed.append(policy.name)
+            judged = [(setting, policy) for policy in policies_at(setting, sent, ready)]
+            samples = settings["test_samples"]
+            collected = await collect_answers(trials, task.test, judged, samples)
+            texts = {
+                policy.name: list(store.by_prompt(keys))
+                for (_, policy), keys in zip(judged, collected, strict=True)
+            }
+            instructed = [policy.name for _, policy in judged if "instruction" in policy.facts]
             return await tables(Evaluated(case, trials, texts, tuple(instructed)))

@@ -8,21 +8,20 @@ gives the texts. It prints its table as JSON.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping
 
-import click
 import numpy as np
 
 from bench.gallery.results import BASE
-from bench.gallery.texts import Evaluated, Texts, difference, reading_program
+from bench.gallery.texts import Evaluated, Tables, Texts, difference, reading_program
 from blackbox_lb import Completion
 
 # The numbers that ``blb eval`` tells.
 from blackbox_lb.jobs.evaluation.texts import repeated_share
+from blackbox_lb.rollouts.judging.verdict import Array
 from blackbox_lb.tasks.rewards.forms.avoid import count_words
 
-__all__ = ["MEASURES", "compared", "main"]
+__all__ = ["main"]
 
 OPENING = 6
 """Tokens that may hold a decision with which a text begins."""
@@ -30,12 +29,10 @@ MARKED = (
     "Repeated 3-grams as a share of a text's 3-grams of words. * beyond chance against the base,"
     " without adjustment for several comparisons."
 )
-LIKELIHOOD = "Logprob a token, in nats, by the model without a bias at temperature 1."
-INSTRUCTED = "† After a prompt with the instruction, so no likelihood under the plain one."
-
-
-def _logprob(completion: Completion) -> float:
-    return float(completion.logprobs.mean()) if len(completion.logprobs) else 0.0
+LIKELIHOOD = (
+    "Logprob a token, in nats, by the model without a bias at temperature 1; of answers to another"
+    " prompt it is not told."
+)
 
 
 def _later_logprob(completion: Completion) -> float:
@@ -44,66 +41,46 @@ def _later_logprob(completion: Completion) -> float:
     return float(later.mean()) if len(later) else 0.0
 
 
-LOGPROB = "logprob a token"
-LATER_LOGPROB = f"{LOGPROB} behind the first {OPENING}"
+LOGPROB = f"logprob a token behind the first {OPENING}"
 MEASURES: Mapping[str, Callable[[Completion], float]] = {
     "words": lambda completion: float(count_words(completion.text)),
     "repeated 3-grams": lambda completion: repeated_share(completion.text),
-    LOGPROB: _logprob,
-    LATER_LOGPROB: _later_logprob,
+    LOGPROB: _later_logprob,
 }
-USUAL = tuple(measure for measure in MEASURES if measure != LATER_LOGPROB)
 
 
-def compared(
-    policies: Mapping[str, Texts], measures: Sequence[str], instructed: Sequence[str] = ()
-) -> dict[str, Any]:
-    """The table of measures: means over prompts, marked where the paired difference from the base
-    is beyond chance.
+def _measured(texts: Texts, measure: str) -> Array:
+    """(n,) the mean of a measure over the texts of each prompt."""
+    return np.array([np.mean([MEASURES[measure](text) for text in row]) for row in texts])
 
-    A policy of ``instructed`` has its logprobs marked: they are those of another prompt.
-    """
-    values = {
-        name: {
-            measure: [np.array([MEASURES[measure](text) for text in row]) for row in texts]
-            for measure in measures
-        }
-        for name, texts in policies.items()
-    }
+
+async def texts_tables(evaluated: Evaluated) -> Tables:
+    """Means over prompts, marked where the paired difference from the base is beyond chance."""
+    measures = list(MEASURES)
+    notes = [MARKED, LIKELIHOOD]
+    if not evaluated.trials.session.tells_base_logprobs:
+        measures.remove(LOGPROB)
+        notes.remove(LIKELIHOOD)
+    base = evaluated.policies[BASE]
     rows = []
-    for name, by_measure in values.items():
+    for name, texts in evaluated.policies.items():
         cells = [name]
-        for measure, measured in by_measure.items():
-            cell = f"{np.mean([value.mean() for value in measured]):.2f}"
-            _, low, high = difference(measured, values[BASE][measure])
-            if name != BASE and (low > 0 or high < 0):
+        for measure in measures:
+            if measure == LOGPROB and name in evaluated.instructed:
+                cells.append("")
+                continue
+            values = _measured(texts, measure)
+            cell = f"{values.mean():.2f}"
+            _, low, high = difference(values, _measured(base, measure))
+            if low > 0 or high < 0:
                 cell += " *"
-            if measure in (LOGPROB, LATER_LOGPROB) and name in instructed:
-                cell += " †"
             cells.append(cell)
         rows.append(cells)
-    notes = [MARKED]
-    if {LOGPROB, LATER_LOGPROB} & set(measures):
-        notes.append(LIKELIHOOD)
-        if instructed:
-            notes.append(INSTRUCTED)
-    texts = policies[BASE]
-    title = f"The texts, {sum(map(len, texts))} of each policy on {len(texts)} test prompts"
-    return {"title": title, "head": ["policy", *measures], "rows": rows, "notes": notes}
+    title = f"The texts, {sum(map(len, base))} of each policy on {len(base)} test prompts"
+    return [{"title": title, "head": ["policy", *measures], "rows": rows, "notes": notes}]
 
 
-async def _tables(evaluated: Evaluated, measure: Sequence[str]) -> list[dict[str, Any]]:
-    measures = list(measure)
-    if not evaluated.trials.session.tells_base_logprobs:
-        measures = [name for name in measures if name not in (LOGPROB, LATER_LOGPROB)]
-    return [compared(evaluated.policies, measures, evaluated.instructed)]
-
-
-main = reading_program(
-    __doc__,
-    _tables,
-    click.Option(["--measure"], multiple=True, type=click.Choice(list(MEASURES)), default=USUAL),
-)
+main = reading_program(__doc__, texts_tables)
 
 if __name__ == "__main__":
     main()
