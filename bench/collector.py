@@ -22,7 +22,7 @@ from typing import Any
 import click
 
 from bench.collector_clients import Job, command
-from bench.measuring import OUT, REPEATS, alternately, markdown, ratio, row, write
+from bench.measuring import OUT, REPEATS, alternately, markdown, ratio, write
 from bench.server import DIALECTS, MODEL, Dialect, serving
 
 __all__ = ["CLIENTS"]
@@ -53,8 +53,8 @@ def turn(title: str, job: Mapping[str, Any], folder: str | None) -> dict[str, An
         raise click.ClickException(f"{title}: {ended.stderr.strip()[-300:]}")
     measured: dict[str, Any] = json.loads(ended.stdout.strip().splitlines()[-1])
     measured["server"] = server_cpu(job["base_url"]) - before
-    rate = measured["completions"] / measured["seconds"]
-    click.echo(f"  {title}: {rate:.1f}/s", err=True)
+    measured["rate"] = measured["completions"] / measured["seconds"]
+    click.echo(f"  {title}: {measured['rate']:.1f}/s", err=True)
     return measured
 
 
@@ -64,38 +64,31 @@ def server_cpu(base_url: str) -> float:
         return float(answer.read())
 
 
-def summary(title: str, turns: Sequence[Mapping[str, Any]], tokens: int) -> dict[str, Any]:
-    """Medians of a client's turns."""
-    rates = [measured["completions"] / measured["seconds"] for measured in turns]
-    cpu = statistics.median(measured["cpu"] / measured["completions"] for measured in turns)
-    more = {
-        "lowest": min(rates),
-        "highest": max(rates),
-        "cpu_ms": cpu * 1e3,
-        "cpu_us_per_token": cpu * 1e6 / tokens,
-        "peak_memory": max(measured["peak"] for measured in turns),
-        "keeps": turns[0]["keeps"],
-    }
-    return row(title, statistics.median(rates), "completions/s", **more)
+def shown(
+    turns: Mapping[str, Sequence[Mapping[str, Any]]], rates: Mapping[str, float], tokens: int
+) -> str:
+    """The table of all clients.
 
-
-def shown(rows: Sequence[Mapping[str, Any]]) -> str:
-    """The table."""
-    bare = next(client["value"] for client in rows if client["name"] == BARE)
+    turns: client -> what each of its runs measured. rates: its median completions a second.
+    """
+    lines = []
+    for title, measured in turns.items():
+        all_rates = [run["rate"] for run in measured]
+        cpu = statistics.median(run["cpu"] / run["completions"] for run in measured)
+        peak = max(run["peak"] for run in measured)
+        lines.append(
+            [
+                title,
+                f"{rates[title]:.1f}",
+                f"{min(all_rates):.1f} to {max(all_rates):.1f}",
+                f"{rates[title] / rates[BARE]:.3f}",
+                f"{cpu * 1e3:.1f}",
+                f"{cpu * 1e6 / tokens:.2f}",
+                f"{peak / 1e6:.0f}",
+                measured[0]["keeps"],
+            ]
+        )
     head = ["client", "completions/s", "range", "ratio to bare", "CPU ms a completion"]
-    lines = [
-        [
-            client["name"],
-            f"{client['value']:.1f}",
-            f"{client['lowest']:.1f} to {client['highest']:.1f}",
-            f"{client['value'] / bare:.3f}",
-            f"{client['cpu_ms']:.1f}",
-            f"{client['cpu_us_per_token']:.2f}",
-            f"{client['peak_memory'] / 1e6:.0f}",
-            client["keeps"],
-        ]
-        for client in rows
-    ]
     return markdown([*head, "CPU us a token", "peak MB", "keeps"], lines)
 
 
@@ -151,21 +144,23 @@ def main(
             "dialect": dialect,
         }
         turns = alternately({title: partial(turn, title, job, folder) for title in titles}, repeats)
-    rows = [summary(title, measured, tokens) for title, measured in turns.items()]
-    click.echo(shown(rows))
+    rates = {
+        title: statistics.median(run["rate"] for run in measured)
+        for title, measured in turns.items()
+    }
+    click.echo(shown(turns, rates, tokens))
     share = statistics.median(bare["server"] / bare["seconds"] for bare in turns[BARE])
     click.echo(
         f"\nThe server's processor time during the bare loop: {share:.0%} of one core, so it is not"
         " what limits."
     )
     benchmark = "collector" if tokens > SHORT else "short answers"
-    rates = {client["name"]: client["value"] for client in rows}
     ratios = {
         f"{benchmark}/{OURS} over {title}": ratio(rates[OURS], rate)
         for title, rate in rates.items()
         if OURS in rates and title not in (OURS, TINY)
     }
-    write(out, rows, ratios)
+    write(out, ratios)
 
 
 if __name__ == "__main__":

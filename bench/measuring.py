@@ -1,5 +1,5 @@
-"""What all benchmarks share: functions that take turns, processes measured from outside, and one
-file format for the results.
+"""What all benchmarks share: functions that take turns, processes of their own, and one file format
+for the ratios.
 """
 
 from __future__ import annotations
@@ -15,17 +15,15 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 import click
 
 __all__ = [
     "OUT",
     "REPEATS",
-    "Measured",
     "alternately",
     "apart",
     "jsonl",
@@ -35,7 +33,6 @@ __all__ = [
     "peak_memory",
     "ratio",
     "read_rows",
-    "row",
     "today",
     "write",
     "write_rows",
@@ -44,24 +41,13 @@ __all__ = [
 T = TypeVar("T")
 
 OUT = click.option(
-    "--out", type=click.Path(dir_okay=False, path_type=Path), help="JSON file for rows and ratios."
+    "--out", type=click.Path(dir_okay=False, path_type=Path), help="JSON file for the ratios."
 )
 PLACES = {"out", "folder", "processes"}
 """Options that say where to measure and not what."""
 REPEATS = click.option(
     "--repeats", default=3, show_default=True, type=click.IntRange(1), help="Turns of each."
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Measured(Generic[T]):
-    """What a function returned in a process of its own; its wall-clock and processor seconds, and
-    the process's peak memory in bytes, imports included."""
-
-    value: T
-    seconds: float
-    cpu: float
-    peak: int
 
 
 def alternately(
@@ -103,20 +89,16 @@ def medians(
     return {name: statistics.median(seconds) for name, seconds in taken.items()}
 
 
-def apart(function: Callable[..., T], *arguments: Any) -> Measured[T]:
-    """Run ``function``, one of a module's own, in a fresh process: its memory and its caches are
-    nobody else's.
+def apart(function: Callable[..., T], *arguments: Any) -> tuple[T, int]:
+    """What ``function``, one of a module's own, returns in a fresh process, whose memory and caches
+    are nobody else's; and the peak memory of that process in bytes, imports included.
     """
     with ProcessPoolExecutor(1, get_context("spawn")) as pool:
-        return pool.submit(_measured, function, *arguments).result()
+        return pool.submit(_with_peak, function, *arguments).result()
 
 
-def _measured(function: Callable[..., T], *arguments: Any) -> Measured[T]:
-    start = time.perf_counter()
-    before = time.process_time()
-    value = function(*arguments)
-    seconds = time.perf_counter() - start
-    return Measured(value, seconds, time.process_time() - before, peak_memory())
+def _with_peak(function: Callable[..., T], *arguments: Any) -> tuple[T, int]:
+    return function(*arguments), peak_memory()
 
 
 def peak_memory() -> int:
@@ -158,35 +140,28 @@ def today() -> str:
     return datetime.datetime.now(datetime.UTC).date().isoformat()
 
 
-def row(name: str, value: float, unit: str, **more: Any) -> dict[str, Any]:
-    """One measured number."""
-    return {"name": name, "value": value, "unit": unit, **more}
-
-
 def ratio(ours: float, theirs: float) -> float:
     """``ours / theirs`` to four significant digits, as the files keep it."""
     return float(f"{ours / theirs:.4g}")
 
 
-def write(
-    out: Path | None, rows: Iterable[Mapping[str, Any]], ratios: Mapping[str, float]
-) -> dict[str, Any]:
-    """The document of a run, written to ``out`` where there is one. Names of ratios: BENCHMARK/WHAT
-    over WHAT.
+def write(out: Path | None, ratios: Mapping[str, float]) -> None:
+    """Write the ratios of a run to ``out``, where there is one. Their names: BENCHMARK/WHAT over
+    WHAT.
 
-    The options of the running command stand in it, since ratios of other sizes are other ratios.
+    The options of the running command stand beside them, since ratios of other sizes are other
+    ratios.
     """
+    if out is None:
+        return
     document = {
-        "rows": list(rows),
         "ratios": dict(ratios),
         "options": _options(),
         "machine": machine(),
         "date": today(),
     }
-    if out is not None:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        out.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
-    return document
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
 
 
 def _options() -> dict[str, Any]:

@@ -17,14 +17,14 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import click
 import numpy as np
 import numpy.typing as npt
 from scipy import sparse
 
-from bench.measuring import OUT, REPEATS, alternately, apart, markdown, ratio, row, write
+from bench.measuring import OUT, REPEATS, alternately, apart, markdown, ratio, write
 from blackbox_lb import Rollouts
 
 # The estimators alone are measured, without the collection before them.
@@ -60,8 +60,8 @@ ENTRIES = 300
 """Of the compile."""
 OURS, PEER = "blb", "scipy.sparse"
 PARTS = ("ips", "fit", "errors", "compile")
-SECONDS = ("making", "build", "potential", "fit", "errors", "compile")
-COLUMNS = ("tokens", *SECONDS, "iterations")
+COLUMNS = ("tokens", "making", "build", "potential", "fit", "errors", "compile", "iterations")
+"""Of the table: the tokens of ``projection``, the seconds of its parts, its iterations."""
 
 
 @dataclass
@@ -231,22 +231,23 @@ def projection_seconds(positions: int, folder: str, parts: Sequence[str]) -> dic
     return numbers
 
 
-def of_ips(positions: int, repeats: int) -> tuple[list[dict[str, Any]], float]:
-    """Rows of ``ips``, and the ratio of its seconds to scipy's."""
+def of_ips(positions: int, repeats: int) -> float:
+    """The ratio of the seconds of ``ips`` to scipy's; prints both."""
     functions = {way: partial(apart, ips_seconds, positions, way) for way in WAYS}
     turns = alternately(functions, repeats)
-    seconds = {way: statistics.median(turn.value[0] for turn in turns[way]) for way in WAYS}
-    digests = {way: turns[way][0].value[1] for way in WAYS}
+    seconds = {}
+    digests = {}
+    cells = []
+    for way, runs in turns.items():
+        seconds[way] = statistics.median(taken for (taken, _), _ in runs)
+        (_, digests[way]), peak = runs[0]
+        nanoseconds = f"{seconds[way] / positions * 1e9:.1f}"
+        cells.append([way, f"{seconds[way]:.3f}", nanoseconds, f"{peak / 1e6:.0f}"])
     apart_by = float(np.max(np.abs(digests[PEER] / digests[OURS] - 1)))
-    cells = [
-        [way, f"{value:.3f}", f"{value / positions * 1e9:.1f}", f"{turns[way][0].peak / 1e6:.0f}"]
-        for way, value in seconds.items()
-    ]
     click.echo(f"ips, {positions:,} positions, {len(TAUS) * len(ALPHAS)} settings")
     click.echo(markdown(["", "seconds", "ns a position", "peak MB"], cells))
     click.echo(f"largest relative difference between the biases: {apart_by:.1e}\n")
-    rows = [row(f"{positions} positions: ips by {way}", seconds[way], "s") for way in WAYS]
-    return rows, ratio(seconds[OURS], seconds[PEER])
+    return ratio(seconds[OURS], seconds[PEER])
 
 
 @click.command(help=__doc__)
@@ -277,29 +278,23 @@ def main(
     out: Path | None,
 ) -> None:
     """See the module."""
-    rows: list[dict[str, Any]] = []
     ratios = {}
     cells = []
     for size in positions:
         if "ips" in parts:
-            of_size, ratios["scale/blb over scipy.sparse"] = of_ips(size, repeats)
-            rows += of_size
+            ratios["scale/blb over scipy.sparse"] = of_ips(size, repeats)
         if not set(parts) - {"ips"}:
             continue
         with tempfile.TemporaryDirectory(dir=folder) as temporary:
-            process = apart(projection_seconds, size, temporary, parts)
-        numbers = process.value
+            numbers, peak = apart(projection_seconds, size, temporary, parts)
         shown = [f"{numbers[name]:.3g}" if name in numbers else "" for name in COLUMNS]
-        cells.append([f"{size:,}", *shown, f"{process.peak / 1e9:.2f}"])
-        known = [name for name in SECONDS if name in numbers]
-        rows += [row(f"{size} positions: {name}", numbers[name], "s") for name in known]
-        rows.append(row(f"{size} positions: peak memory", process.peak, "bytes"))
+        cells.append([f"{size:,}", *shown, f"{peak / 1e9:.2f}"])
         if "fit" in numbers:
             quotient = ratio(numbers["fit"], numbers["potential"])
             ratios["projection/fit over one potential"] = quotient
     if cells:
         click.echo(markdown(["positions", *COLUMNS, "peak GB"], cells))
-    write(out, rows, ratios)
+    write(out, ratios)
 
 
 if __name__ == "__main__":

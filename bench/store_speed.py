@@ -17,7 +17,7 @@ from pathlib import Path
 
 import click
 
-from bench.measuring import OUT, REPEATS, markdown, medians, ratio, row, write
+from bench.measuring import OUT, REPEATS, markdown, medians, ratio, write
 from bench.server import answers
 from blackbox_lb import Completion, Prompt, RolloutStore, Sampling, load_profile
 
@@ -114,15 +114,11 @@ def main(
         )
         sizes = {name: path.stat().st_size / (completions * tokens) for name, path in paths.items()}
     table = []
-    rows = []
     for name in FORMATS:
         written = completions / writing[name]
         read = completions / reading[name]
         rates = [f"{written:.0f}", f"{written * tokens:,.0f}", f"{read:.0f}"]
         table.append([name, *rates, f"{read * tokens:,.0f}", f"{sizes[name]:.1f}"])
-        rows.append(row(f"{name}: write", written, "completions/s"))
-        rows.append(row(f"{name}: read", read, "completions/s"))
-        rows.append(row(f"{name}: size", sizes[name], "bytes a token"))
     head = ["kept as", "written/s", "tokens/s", "read/s", "tokens/s", "bytes a token"]
     click.echo(markdown(head, table))
     ratios = {
@@ -131,7 +127,7 @@ def main(
         f"store/time to read over {RAW}": ratio(reading[OURS], reading[RAW]),
         f"store/bytes over {RAW}": ratio(sizes[OURS], sizes[RAW]),
     }
-    write(out, rows, ratios)
+    write(out, ratios)
 
 
 if __name__ == "__main__":

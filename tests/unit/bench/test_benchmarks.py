@@ -16,7 +16,6 @@ from click.testing import CliRunner
 
 import bench.__main__ as program
 from bench import scale, startup
-from bench.measuring import Measured
 from bench.ratios import STORED, better, compared, kept
 
 BLB, STARTUP, BYTES = (
@@ -39,8 +38,8 @@ SLOW = {"decision": "--repeats 1"}
 def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is measured in processes of its own is run here, and of the commands one alone."""
 
-    def apart(function: Callable[..., Any], *arguments: Any) -> Measured[Any]:
-        return Measured(function(*arguments), 1.0, 1.0, 1)
+    def apart(function: Callable[..., Any], *arguments: Any) -> tuple[Any, int]:
+        return function(*arguments), 1
 
     monkeypatch.setattr(scale, "apart", apart)
     command = [sys.executable, "-c", "pass"]
@@ -53,13 +52,12 @@ def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
     [*SMALLEST.items(), *(pytest.param(*row, marks=pytest.mark.slow) for row in SLOW.items())],
 )
 def test_a_benchmark_runs(name: str, options: str, tmp_path: Path) -> None:
-    """It prints a table and gives ratios under the names that are stored."""
+    """It gives ratios under the names that are stored."""
     out = tmp_path / "out.json"
     command = importlib.import_module(f"bench.{name}").main
     ended = CliRunner().invoke(command, [*options.split(), "--out", str(out)])
     assert not ended.exception or isinstance(ended.exception, SystemExit), ended.output
     document = json.loads(out.read_text(encoding="utf-8"))
-    assert document["rows"]
     stored = json.loads(STORED.read_text(encoding="utf-8"))
     known = {name for benchmark in stored.values() for name in benchmark["ratios"]}
     assert set() < set(document["ratios"]) <= known
@@ -77,7 +75,6 @@ def document(**ratios: float) -> dict[str, Any]:
     """What a benchmark writes."""
     names = {"blb": BLB, "startup": STARTUP, "bytes": BYTES}
     return {
-        "rows": [],
         "ratios": {names[key]: value for key, value in ratios.items()},
         "options": OPTIONS,
         "machine": {"cores": 2},
