@@ -1,8 +1,7 @@
 """``python -m bench.reliability kill`` (or ``soak``): a row of the reliability table, measured on
 real processes.
 
-A command prints its row, writes all numbers behind it with ``--out``, and ends with 1 where
-something was not as promised.
+A command prints its row, and ends with 1 where something was not as promised.
 """
 
 from __future__ import annotations
@@ -21,43 +20,39 @@ __all__ = ["main"]
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "show_default": True})
 @click.option(
-    "--out", type=click.Path(path_type=Path), help="Write the row and its numbers as JSON."
-)
-@click.option(
     "--folder",
     type=click.Path(path_type=Path),
     help="Where the runs lie. [default: a temporary folder]",
 )
 @click.pass_context
-def main(ctx: click.Context, out: Path | None, folder: Path | None) -> None:
+def main(ctx: click.Context, folder: Path | None) -> None:
     """What survives kills, and hours of faults."""
     temporary = ctx.with_resource(tempfile.TemporaryDirectory(prefix="reliability-"))
-    ctx.obj = (out, folder or Path(temporary))
+    ctx.obj = folder or Path(temporary)
 
 
-def _end(ctx: click.Context, row: Row) -> None:
-    out, _ = ctx.obj
+@main.result_callback()
+@click.pass_context
+def _end(ctx: click.Context, row: Row, **_: object) -> None:
     click.echo(row.line)
-    if out is not None:
-        row.save(out)
     ctx.exit(int(bool(row.wrong)))
 
 
 @main.command("kill")
 @click.option("--runs", default=200, help="Each is killed up to three times, then resumed.")
 @click.option("--seed", default=0, help="Of the instants.")
-@click.pass_context
-def _kill(ctx: click.Context, runs: int, seed: int) -> None:
+@click.pass_obj
+def _kill(folder: Path, runs: int, seed: int) -> Row:
     """SIGKILL at random instants, then resuming."""
-    _end(ctx, kill(ctx.obj[1], runs, seed=seed))
+    return kill(folder, runs, seed=seed)
 
 
 @main.command("soak")
 @click.option("--seconds", default=7200.0)
-@click.pass_context
-def _soak(ctx: click.Context, seconds: float) -> None:
+@click.pass_obj
+def _soak(folder: Path, seconds: float) -> Row:
     """Collecting from servers that fail in every known way."""
-    _end(ctx, soak(ctx.obj[1], seconds, MODES))
+    return soak(folder, seconds, MODES)
 
 
 if __name__ == "__main__":

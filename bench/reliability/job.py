@@ -14,7 +14,7 @@ import sys
 import tempfile
 import urllib.parse
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from multiprocessing import get_context
 from multiprocessing.context import ForkServerContext
 from pathlib import Path
@@ -90,10 +90,6 @@ class Row:
         """As it stands in the table."""
         verdict = "as promised" if not self.wrong else f"NOT AS PROMISED: {'; '.join(self.wrong)}"
         return f"| {self.what} | {self.times} | {self.outcome} | {verdict} | {self.seconds:.0f} s |"
-
-    def save(self, path: Path) -> None:
-        """Write it as JSON."""
-        path.write_text(json.dumps(asdict(self), indent=2) + "\n", encoding="utf-8")
 
 
 def command(arguments: Sequence[str], variables: Mapping[str, str], log: Path) -> None:

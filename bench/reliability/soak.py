@@ -1,9 +1,8 @@
 """Collecting for hours from servers that fail in every known way, at full concurrency: does the
 process grow, does anything leak?
 
-Three processes: one serves the exact model behind a chaos server for each mode, one collects, this
-one looks on. The client takes the modes in turn, a session and a new seed each time, into one
-store, and after each it is measured.
+Another process serves the exact model behind a chaos server for each mode. This one takes the modes
+in turn, a session and a new seed each time, into one store, and after each it is measured.
 """
 
 from __future__ import annotations
@@ -12,12 +11,10 @@ import asyncio
 import gc
 import os
 import resource
-import sqlite3
 import time
 import traceback
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
@@ -26,15 +23,7 @@ from pathlib import Path
 import numpy as np
 from scipy import stats
 
-from bench.reliability.job import (
-    KEY,
-    PROFILE,
-    Row,
-    forks,
-    found_in_files,
-    found_in_processes,
-    new_key,
-)
+from bench.reliability.job import KEY, PROFILE, Row, forks, found_in_files, new_key, state_of
 from blackbox_lb import BlbError, Completion, Prompt, RolloutStore, Sampling, connect
 
 # The collector alone is soaked, without a task and its reward.
@@ -74,9 +63,11 @@ LEAST_GROWN = 4 * MEGABYTE
 take as much, once.
 """
 MOST_MEMORY = 4 * 2**30
-"""Bytes of addresses for each of the two processes: a fault that fills the memory is to end them
-and not the machine.
+"""Bytes of addresses for the server: a fault that fills the memory is to end it and not the
+machine.
 """
+FORGETTING = 10.0
+"""Seconds after which the server forgets the requests that it keeps for tests."""
 MOST_LEFT = 3
 """File descriptors more than at the end of the warm-up."""
 LONGEST = 30.0
@@ -129,27 +120,15 @@ def serve(modes: Sequence[str], pipe: Connection) -> None:
             chaos = ChaosServer(exact, mode, rate=RATE, seed=number, pause=pause)
             urls[mode] = stack.enter_context(chaos).base_url
         pipe.send(urls)
-        while True:
-            try:
-                pipe.recv()
-            except EOFError:
-                return
+        while not pipe.poll(FORGETTING):
             exact.requests.clear()
             exact.calls.clear()
-
-
-def client(
-    seconds: float, prompts: int, samples: int, urls: Mapping[str, str], key: str, folder: Path
-) -> Soaked:
-    """What was seen while it collected for so many seconds."""
-    resource.setrlimit(resource.RLIMIT_AS, (MOST_MEMORY, MOST_MEMORY))
-    os.environ[KEY] = key
-    return asyncio.run(_collecting(seconds, prompts, samples, urls, folder))
 
 
 async def _collecting(
     duration: float, prompts: int, samples: int, urls: Mapping[str, str], folder: Path
 ) -> Soaked:
+    """What was seen while it collected for so many seconds."""
     seen = Soaked()
     began = time.monotonic()
     modes = list(urls)
@@ -215,38 +194,24 @@ def soak(
     (folder / "profile.toml").write_text(PROFILE)
     began = time.monotonic()
     key = new_key()
+    os.environ[KEY] = key
     context = forks()
     near, far = context.Pipe()
     server = context.Process(target=serve, args=(modes, far), daemon=True)
     server.start()
     far.close()
-    keys: set[str] = set()
     try:
-        urls = near.recv()
-        with ProcessPoolExecutor(1, mp_context=context) as pool:
-            collecting = pool.submit(client, seconds, prompts, samples, urls, key, folder)
-            while not _is_done(collecting, min(10.0, seconds / 2)):
-                keys |= set(found_in_processes(key))
-                near.send("forget")
-            seen = collecting.result()
+        seen = asyncio.run(_collecting(seconds, prompts, samples, near.recv(), folder))
     finally:
         near.close()
         server.join(10)
         server.kill()
-    keys |= set(found_in_files(key, folder))
-    return _row(folder, seen, modes, keys, time.monotonic() - began)
+    return _row(folder, seen, modes, found_in_files(key, folder), time.monotonic() - began)
 
 
-def _is_done(future: Future[Soaked], seconds: float) -> bool:
-    """Whether it ends in so many seconds."""
-    try:
-        future.result(seconds)
-    except TimeoutError:
-        return future.done()
-    return True
-
-
-def _row(folder: Path, seen: Soaked, modes: Sequence[str], keys: set[str], seconds: float) -> Row:
+def _row(
+    folder: Path, seen: Soaked, modes: Sequence[str], keys: Sequence[str], seconds: float
+) -> Row:
     times, sizes, files, tasks = (list(column) for column in zip(*seen.measured, strict=True))
     hungry = len(set(HUNGRY) & set(modes))
     warmed = WARM * times[-1]
@@ -256,16 +221,17 @@ def _row(folder: Path, seen: Soaked, modes: Sequence[str], keys: set[str], secon
     warm = next(number for number, moment in enumerate(times) if moment >= warmed)
     is_grown = sizes[-1] - sizes[warm] > LEAST_GROWN and slope - 2 * error > MOST_GROWTH
     left = max(files[warm:]) - max(files[: warm + 1])
-    stored, doubled = _stored(folder / "rollouts.db")
+    store = state_of(folder / "rollouts.db")
+    stored = len(store.rows)
     unnamed = "; ".join(dict.fromkeys(seen.unnamed))
     checks = {
         f"memory grew by {slope:.1f} ± {error:.1f} MB an hour": is_grown,
         f"{left} more file descriptors than after the warm-up": left > MOST_LEFT,
         f"{max(tasks)} tasks were left over": max(tasks) > 0,
         f"{seen.received} completions received, {stored} stored": seen.received != stored,
-        f"{doubled} samples are stored twice": doubled > 0,
+        f"the store is broken: {'; '.join(store.broken)}": bool(store.broken),
         f"errors that are none of ours: {unnamed}": bool(unnamed),
-        f"the planted key is in {', '.join(sorted(keys))}": bool(keys),
+        f"the planted key is in {', '.join(keys)}": bool(keys),
         "nothing was received": seen.received == 0,
     }
     complete = seen.outcomes["complete"]
@@ -283,15 +249,3 @@ def _row(folder: Path, seen: Soaked, modes: Sequence[str], keys: set[str], secon
         {"slope_mb_per_hour": slope, "received": seen.received, "stored": stored},
         tuple(sentence for sentence, is_true in checks.items() if is_true),
     )
-
-
-def _stored(path: Path) -> tuple[int, int]:
-    """Completions in the store, and how many are there more than once."""
-    if not path.exists():  # every collection was cut off before it opened its store
-        return 0, 0
-    db = sqlite3.connect(path)
-    (rows,) = db.execute("SELECT count(*) FROM completions").fetchone()
-    groups = "SELECT DISTINCT request_hash, prompt_hash, sample FROM completions"
-    (once,) = db.execute(f"SELECT count(*) FROM ({groups})").fetchone()
-    db.close()
-    return rows, rows - once
