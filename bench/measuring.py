@@ -175,8 +175,9 @@ def _options() -> dict[str, Any]:
 
 
 def markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A markdown table."""
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in [head, ["---"] * len(head), *rows])
+    """A markdown table, without an end of its last line."""
+    lines = [f"| {' | '.join(cells)} |" for cells in (head, *rows)]
+    return "\n".join([lines[0], f"|{'---|' * len(head)}", *lines[1:]])
 
 
 def write_rows(path: Path, rows: Iterable[Mapping[str, Any]]) -> Path:

@@ -38,16 +38,11 @@ from bench.gallery.results import (
     texts_table,
 )
 from bench.gallery.use import USES, Use
-from bench.measuring import machine, today
+from bench.measuring import machine, markdown, today
 from bench.steps import Step
 from blackbox_lb.cli import main as blb
 
-__all__ = ["collect_results", "main", "model_options", "run", "table", "why_not"]
-
-PRINTED = ("use", "base", "bias", "best rival", "bias against it", "difference")
-"""The columns of the index that a terminal has room for."""
-LONGEST = 30
-"""Characters of a title among them."""
+__all__ = ["collect_results", "main", "model_options", "run", "why_not"]
 
 
 def run(step: Step, place: Place) -> Outcome:
@@ -183,21 +178,6 @@ def why_not(name: str, use: Use, place: Place, *, has_model: bool) -> str:
     return ""
 
 
-def table(lines: Sequence[Sequence[str]]) -> str:
-    """The columns ``PRINTED`` of the rows of all uses, aligned."""
-    printed = []
-    for line in [COLUMNS, *lines]:
-        title, *cells = (line[COLUMNS.index(column)] for column in PRINTED)
-        if len(title) > LONGEST:
-            title = f"{title[: LONGEST - 1]}…"
-        printed.append((title, *cells))
-    widths = [max(len(line[column]) for line in printed) for column in range(len(PRINTED))]
-    return "\n".join(
-        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
-        for line in printed
-    )
-
-
 @click.command(help=__doc__)
 @click.argument("names", nargs=-1, type=click.Choice(list(USES)))
 @click.option("--all", "is_all", is_flag=True, help="Every use whose model and data are given.")
@@ -273,7 +253,7 @@ def main(
         write_page(results, use, steps, place, pages)
         lines += rows(results)
     (pages / "index.md").write_text(index(pages), encoding="utf-8")
-    click.echo(table(lines))
+    click.echo(markdown(COLUMNS, lines))
     for reason in skipped:
         click.echo(reason)
     sys.exit(int(failed))

@@ -7,10 +7,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-import click
-from pydantic import ValidationError
-
 from bench.gallery.results import JUDGEMENTS, Difference, PageResults, Policy, rival_name
+from bench.measuring import markdown
 
 __all__ = ["COLUMNS", "by_examples", "difference", "index", "number", "rows", "signed"]
 
@@ -20,8 +18,6 @@ EXAMPLES = """
 
 The reward of a bias that was learned from so many examples; labels: of the best one.
 
-| use | setting | examples | base | reward |
-|---|---|---|---|---|
 """
 USES = """
 ## Each use
@@ -30,6 +26,7 @@ The best bias and the best rival by reward; labels: with most of them. In bold: 
 higher reward than the bias.
 
 """
+BY_EXAMPLES = ("use", "setting", "examples", "base", "reward")
 COLUMNS = (
     *("use", "setting", "base", "bias", "best rival", "bias against it", "difference"),
     *("smallest difference that shows", "minutes"),
@@ -105,7 +102,10 @@ def counts(results: PageResults, *, hand_made: bool) -> Counter[str]:
 
 def index(pages: Path) -> str:
     """The first page, from the results of all pages in the folder."""
-    uses = _load(pages)
+    uses = [
+        PageResults.model_validate_json(path.read_text(encoding="utf-8"))
+        for path in sorted(pages.glob("*.json"))
+    ]
     text = HEAD.read_text(encoding="utf-8")
     total = [Counter[str](), Counter[str]()]
     for results in uses:
@@ -115,23 +115,18 @@ def index(pages: Path) -> str:
         text += _counted(f"[{results.title}]({results.use}.md)", by_class)
         total = [total[0] + by_class[0], total[1] + by_class[1]]
     text += _counted("**all**", total)
-    text += f"{USES}| {' | '.join(('model', *COLUMNS))} |\n|{'---|' * (len(COLUMNS) + 1)}\n"
-    for results in uses:
-        for title, *cells in rows(results, is_marked=True):
-            linked = (f"[{title}]({results.use}.md)", *cells)
-            text += f"| {' | '.join((', '.join(results.models), *linked))} |\n"
-    text += EXAMPLES
-    for results in uses:
-        for title, *cells in by_examples(results):
-            text += f"| {' | '.join((f'[{title}]({results.use}.md)', *cells))} |\n"
-    older = sorted({path.stem for path in pages.glob("*.json")} - {use.use for use in uses})
-    if older:
-        links = ", ".join(f"[{name}]({name}.md)" for name in older)
-        text += (
-            "\nPages that were made before fits searched as they do now, and are not counted above:"
-            f" {links}.\n"
-        )
-    return text
+    of_uses = [
+        (", ".join(results.models), f"[{title}]({results.use}.md)", *cells)
+        for results in uses
+        for title, *cells in rows(results, is_marked=True)
+    ]
+    of_examples = [
+        (f"[{title}]({results.use}.md)", *cells)
+        for results in uses
+        for title, *cells in by_examples(results)
+    ]
+    text += f"{USES}{markdown(('model', *COLUMNS), of_uses)}\n"
+    return f"{text}{EXAMPLES}{markdown(BY_EXAMPLES, of_examples)}\n"
 
 
 def by_examples(results: PageResults) -> list[tuple[str, str, str, str, str]]:
@@ -165,14 +160,3 @@ def _points(points: Mapping[int, Policy | None]) -> str:
 def _counted(name: str, by_class: Sequence[Counter[str]]) -> str:
     cells = [str(count[verdict]) for count in by_class for verdict in JUDGEMENTS]
     return f"| {' | '.join((name, *cells))} |\n"
-
-
-def _load(pages: Path) -> list[PageResults]:
-    """The results of all pages in a folder; those of an older form are named and left out."""
-    uses = []
-    for path in sorted(pages.glob("*.json")):
-        try:
-            uses.append(PageResults.model_validate_json(path.read_text(encoding="utf-8")))
-        except ValidationError:
-            click.echo(f"{path.name} has an older form and is left out of the index", err=True)
-    return uses

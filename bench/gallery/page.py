@@ -21,9 +21,11 @@ from bench.gallery.results import (
     PageResults,
     Policy,
     Table,
+    cut_name,
     rival_name,
 )
 from bench.gallery.use import Use
+from bench.measuring import markdown
 from bench.steps import COMPLETIONS, Step
 
 # What ``blb fit`` says before it asks.
@@ -145,12 +147,6 @@ def _bullets(lines: Iterable[str]) -> str:
     )
 
 
-def _named(name: str) -> str:
-    """The name of a policy in a table, a long instruction cut."""
-    name = re.sub('^prompt \\+ (?=")', "instruction ", " ".join(name.split()))
-    return re.sub(f'"(.{{{LONGEST}}}).*"', r'"\1…"', name)
-
-
 def _interval(policy: Policy) -> str:
     if policy.mean is None or policy.low is None or policy.high is None:
         return ""
@@ -180,14 +176,6 @@ def _beside_smallest(words: str, evaluation: Evaluation, setting: str) -> str:
     return f"{words} ({SMALLEST}: {signed(smallest)})"
 
 
-def _row(cells: Iterable[str]) -> str:
-    return f"| {' | '.join(cells)} |\n"
-
-
-def _head(cells: Sequence[str]) -> str:
-    return _row(cells) + f"|{'---|' * len(cells)}\n"
-
-
 def policies_table(evaluation: Evaluation) -> str:
     """A table for each setting, the highest reward first; of rivals that a bias joins, those with
     the best bias.
@@ -206,14 +194,13 @@ def policies_table(evaluation: Evaluation) -> str:
         head.append(_beside_smallest(against, evaluation, setting))
         if has_log_loss:
             head += ["log loss", against]
-        text += "\n" + _head(head)
-        policies = sorted(evaluation.at(setting), key=_reward, reverse=True)
         best = evaluation.best(setting, "bias")
-        for policy in policies:
+        rows = []
+        for policy in sorted(evaluation.at(setting), key=_reward, reverse=True):
             is_joined = policy.kind == "rival and bias"
             if is_joined and best is not None and not policy.name.endswith(f" and {best.name}"):
                 continue
-            name = _named(policy.name)
+            name = cut_name(policy.name, LONGEST)
             if policy.kind == "bias":
                 name = f"**{name}**"
             cells = [name, _interval(policy)]
@@ -226,7 +213,8 @@ def policies_table(evaluation: Evaluation) -> str:
             if has_log_loss:
                 by_log_loss = _of_biases(evaluation, policy, policy.by_log_loss)
                 cells += [number(policy.log_loss), by_log_loss]
-            text += _row(cells)
+            rows.append(cells)
+        text += f"\n{markdown(head, rows)}\n"
     return text
 
 
@@ -247,9 +235,8 @@ def _by_labels(labelled: dict[str, list[Evaluation]]) -> str:
     first = next(iter(labelled.values()))[0]
     text = f"{first.prompts} test prompts; the best bias and the best rival by reward"
     text += f" ({first.reward}).{_draws(labelled)}{_smallest_by_labels(labelled)}"
-    text = f"## By the number of labels\n\n{_wrapped(text)}\n"
     head = ["task", "labels", "base", "learned bias", "best rival", "learned bias against it"]
-    text += _head(head)
+    rows = []
     for title, evaluations in labelled.items():
         for evaluation in evaluations:
             for setting in evaluation.settings:
@@ -264,8 +251,8 @@ def _by_labels(labelled: dict[str, list[Evaluation]]) -> str:
                 learned = f"**{bias.name}** {_interval(bias)}"
                 if bias.spread is not None:
                     learned = f"**{bias.name}** {_mean_and_spread(bias)}"
-                text += _row((task, str(evaluation.labels), base, learned, rival, against))
-    return text
+                rows.append((task, str(evaluation.labels), base, learned, rival, against))
+    return f"## By the number of labels\n\n{_wrapped(text)}\n{markdown(head, rows)}\n"
 
 
 def _mean_and_spread(policy: Policy) -> str:
@@ -325,7 +312,7 @@ def _by_examples(results: PageResults, curve: Evaluation) -> str:
             " last row is the bias above."
         )
     against = _beside_smallest("against the base", curve, setting)
-    text += "\n" + _head([curve.examples, curve.reward, "tokens", against])
+    rows = []
     for number_of_examples, policy in results.by_examples(curve, setting).items():
         verdict = ""
         for evaluation in results.evaluations:
@@ -333,15 +320,17 @@ def _by_examples(results: PageResults, curve: Evaluation) -> str:
                 base = evaluation.base(setting)
                 verdict = _against(evaluation, base, policy.name) or verdict
         tokens = "" if policy.tokens is None else f"{policy.tokens:.1f}"
-        text += _row([str(number_of_examples), _interval(policy), tokens, verdict])
-    return text
+        rows.append([str(number_of_examples), _interval(policy), tokens, verdict])
+    return f"{text}\n{markdown([curve.examples, curve.reward, 'tokens', against], rows)}\n"
 
 
 def program_table(table: Table) -> str:
     """A table that a program printed, and its notes."""
-    rows = "".join(_row(_named(cell).replace("|", "\\|") for cell in row) for row in table.rows)
-    notes = "\n" + _wrapped(" ".join(_named(note) for note in table.notes)) if table.notes else ""
-    return f"## {table.title}\n\n{_head(table.head)}{rows}{notes}"
+    rows = [[cut_name(cell, LONGEST).replace("|", "\\|") for cell in row] for row in table.rows]
+    text = f"## {table.title}\n\n{markdown(table.head, rows)}\n"
+    if table.notes:
+        text += "\n" + _wrapped(" ".join(cut_name(note, LONGEST) for note in table.notes))
+    return text
 
 
 def what_came(results: PageResults) -> list[str]:
@@ -434,7 +423,9 @@ def _way(evaluation: Evaluation, policy: Policy) -> str:
     if joined:
         return " with ".join(_way(evaluation, part) for part in joined)
     names = [rival_name(rival.name) for rival in evaluation.at(policy.setting, "rival")]
-    named = _named(policy.name) if names.count("instruction") > 1 else rival_name(policy.name)
+    named = rival_name(policy.name)
+    if names.count("instruction") > 1:
+        named = cut_name(policy.name, LONGEST)
     return re.sub("^instruction\\b", "the instruction", named)
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bench.gallery.results import Evaluation, PageResults, Policy, rival_name
+from bench.gallery.results import Evaluation, PageResults, Policy, cut_name, rival_name
 
 __all__ = ["Curve", "curves", "draw", "label_of"]
 
@@ -42,9 +42,7 @@ class Curve:
 
 def label_of(name: str) -> str:
     """A policy's name in a picture, whose font has Latin letters alone."""
-    name = re.sub('^prompt \\+ (?=")', "instruction ", " ".join(name.split()))
-    name = re.sub(rf'"(.{{{LONGEST}}}).*"', r'"\1…"', name)
-    return re.sub(r' ".*[^\x00-\u024f…].*"', "", name)
+    return re.sub(r' ".*[^\x00-\u024f…].*"', "", cut_name(name, LONGEST))
 
 
 def curves(results: PageResults) -> list[Curve]:

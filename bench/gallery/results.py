@@ -29,6 +29,7 @@ __all__ = [
     "Policy",
     "Run",
     "Table",
+    "cut_name",
     "evaluation_of",
     "fit_of",
     "model_name",
@@ -577,6 +578,12 @@ def _checked(question: Mapping[str, Any]) -> str:
 def _status(status: str) -> str:
     """The status of a fit, with the names of rewards as everywhere on the page."""
     return re.sub(r"\b[\w.]+:(?=\w)", "", status)
+
+
+def cut_name(name: str, longest: int) -> str:
+    """A policy's name with an instruction, of which at most so many characters."""
+    name = re.sub('^prompt \\+ (?=")', "instruction ", " ".join(name.split()))
+    return re.sub(f'"(.{{{longest}}}).*"', r'"\1…"', name)
 
 
 def rival_name(name: str) -> str:

@@ -445,7 +445,7 @@ def test_pages_that_lack_something_are_left_out(
     monkeypatch.chdir(tmp_path)
     ended = CliRunner().invoke(program.main, ["--all"])
     assert ended.exit_code == 0, ended.output
-    _, *reasons = ended.stdout.splitlines()
+    _, _, *reasons = ended.stdout.splitlines()
     assert [reason.split()[0] for reason in reasons] == ["records", "limits"]
     assert "--second-model" in reasons[0]
     assert "agnews.jsonl" in reasons[1]
