@@ -223,47 +223,56 @@ async def learned(
 
 
 @dataclass(frozen=True, slots=True)
-class Draws:
-    """How rows are drawn: ``numbers`` of them, ``times`` each; ``has_prompts``: whether an
-    instruction is tried, and examples in the prompt with the fewest of them. ``words_from``: the
-    number from which on a bias that depends on the words of the prompt is learned, too; None for
-    never.
+class Options:
+    """What the command was given, by the names of its options.
+
+    Attributes:
+        numbers: of labelled rows.
+        draws: of each number.
+        test_limit: rows to judge on; None for all.
+        words_from: the number from which on a bias that depends on the words of the prompt is
+            learned, too; None for never.
+        prompts: whether an instruction is tried, and examples in the prompt with the fewest rows.
+        count: prompts of each set that are asked with a bias.
     """
 
+    provider: str
+    model: str | None
+    base_url: str | None
+    store: Path
     numbers: Sequence[int]
-    times: int
-    has_prompts: bool
+    draws: int
+    test_limit: int | None
     words_from: int | None
+    prompts: bool
+    count: int
 
     @property
     def size(self) -> int:
         """Rows of a block."""
         return max(self.numbers)
 
-    def has_words(self, number: int) -> bool:
-        """Whether a bias that depends on the words is learned from so many rows, too."""
-        return self.words_from is not None and number >= self.words_from
-
 
 async def by_number(
-    trials: Trials, read: LabelledSet, draws: Draws
+    trials: Trials, read: LabelledSet, options: Options
 ) -> tuple[dict[int, Right], RequestBias]:
     """What is right with each number of labelled rows, and the bias of most rows."""
     free = await without_labels(trials, read)
-    if draws.has_prompts:
+    if options.prompts:
         told = instruction(Case(Task("", (), (), ()), trials.reward, ()), _told(read.labels))
         instructed = await _lists(trials, read, told)
         free[TOLD] = read.by_tokens(instructed, {})[None]
     found = {}
-    for number in draws.numbers:
+    for number in options.numbers:
+        has_words = options.words_from is not None and number >= options.words_from
         rows = []
-        for draw in range(draws.times):
-            block = read.block(draw, draws.size, number)
-            row, bias = await _one_draw(trials, read, block, has_words=draws.has_words(number))
+        for draw in range(options.draws):
+            block = read.block(draw, options.size, number)
+            row, bias = await _one_draw(trials, read, block, has_words=has_words)
             shifts = of_each_prompt(read.tests, bias)
-            if draws.has_prompts:
+            if options.prompts:
                 row[f"{TOLD} and {FIXED}"] = read.by_tokens(instructed, shifts)
-            if draws.has_prompts and number == min(draws.numbers) and draw < SHOWN_DRAWS:
+            if options.prompts and number == min(options.numbers) and draw < SHOWN_DRAWS:
                 row |= await _with_shots(trials, read, block, shifts, draw)
             rows.append(row)
         right = free | in_draws(rows)
@@ -363,22 +372,6 @@ def prediction_note(below: Array) -> str:
     return f"{note}, the others with a token that was at most {others.max():.2f} nats below it."
 
 
-@dataclass(frozen=True, slots=True)
-class Options:
-    """What the command was given, by the names of its options; count: of ``--asked``."""
-
-    provider: str
-    model: str | None
-    base_url: str | None
-    store: Path
-    numbers: Sequence[int]
-    draws: int
-    test_limit: int | None
-    words_from: int | None
-    prompts: bool
-    count: int
-
-
 @click.command(help=__doc__)
 @click.argument("sets", nargs=-1, required=True, metavar="TITLE=FILE...")
 @click.option("--provider", default="local", show_default=True)
@@ -425,7 +418,6 @@ async def _document(files: Mapping[str, Path], options: Options) -> dict[str, An
     longest = max(
         len(example.prompt.text) for parts in sets.values() for part in parts for example in part
     )
-    draws = Draws(options.numbers, options.draws, options.prompts, options.words_from)
     evaluations = []
     found = {}
     below = []
@@ -441,9 +433,9 @@ async def _document(files: Mapping[str, Path], options: Options) -> dict[str, An
             reward = parse_reward("accuracy", max_tokens=1)
             trials = Trials(session, stored, await session.tokenizer(), reward, Silent(), 20)
             for title, (pool, tests) in sets.items():
-                rows = draws.size * draws.times + UNLABELLED
+                rows = options.size * options.draws + UNLABELLED
                 read = await read_set(trials, title, pool[:rows], tests[: options.test_limit])
-                found[title], bias = await by_number(trials, read, draws)
+                found[title], bias = await by_number(trials, read, options)
                 below.append(await below_prediction(trials, read, bias, options.count))
                 evaluations += [
                     evaluation(title, right, number, name) for number, right in found[title].items()
