@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-__all__ = ["NAME", "Commands", "Place", "data_file"]
+__all__ = ["NAME", "Commands", "Place"]
 
 NAME = re.compile(r"\$(?:\{(\w+)\}|(\w+))")
 """A value's name, in braces where letters follow it."""
@@ -28,24 +28,14 @@ class Place:
     Attributes:
         model: options of ``blb`` that name the model.
         out: folder of the runs.
-        data: folder of tasks as JSONL, or None.
+        data: folder of the public rows.
         small: fewer samples and prompts.
     """
 
     model: tuple[str, ...]
     out: Path
-    data: Path | None = None
+    data: Path
     small: bool = False
-
-
-def data_file(place: Place, name: str) -> Path | None:
-    """A file in the folder of tasks or beside it, None where it is in neither."""
-    if place.data is None:
-        return None
-    for folder in (place.data, place.data.parent):
-        if (folder / name).exists():
-            return folder / name
-    return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,10 +105,7 @@ class Commands:
     def located(self, word: str) -> str:
         """``word`` with the folders of the run in place of OUT and DATA."""
         word = re.sub(r"(?<![\w./-])OUT(?=/|$)", lambda _: str(self.place.out), word)
-        return re.sub(r"(?<![\w./-])DATA/(\S+)$", self._data, word)
-
-    def _data(self, match: re.Match[str]) -> str:
-        return str(data_file(self.place, match[1]) or Path(self.place.data or "DATA", match[1]))
+        return re.sub(r"(?<![\w./-])DATA(?=/\S+$)", lambda _: str(self.place.data), word)
 
     def _part(self, name: str) -> str:
         part = self.parts[name]

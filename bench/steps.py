@@ -1,7 +1,7 @@
 """The steps of a table of settings: commands of ``blb``, or of other programs, in their order.
 
-A group of ``steps`` may have loops (``for``), a ``file`` without which it is left out, and steps of
-its own; without these it is a step itself. A step has a ``name`` and what it runs (``run``).
+A group of ``steps`` may have loops (``for``) and steps of its own; without these it is a step
+itself. A step has a ``name`` and what it runs (``run``).
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from bench.commands import Commands, Place, data_file
+from bench.commands import Commands, Place
 
 __all__ = ["COMPLETIONS", "Step", "commands_of", "steps_of"]
 
@@ -54,8 +54,6 @@ def steps_of(commands: Commands, groups: Sequence[Mapping[str, Any]]) -> Iterato
     """The steps of groups of steps."""
     for group in groups:
         for turn in commands.loops(group):
-            if _lacks_file(turn, group):
-                continue
             if "steps" not in group:
                 yield from _steps(turn, group)
             for entry in group.get("steps", ()):
@@ -63,20 +61,15 @@ def steps_of(commands: Commands, groups: Sequence[Mapping[str, Any]]) -> Iterato
                     yield from _steps(inner, entry)
 
 
-def _lacks_file(commands: Commands, entry: Mapping[str, Any]) -> bool:
-    file = commands.text(entry.get("file", ""))
-    return bool(file) and data_file(commands.place, file) is None
-
-
 def _steps(commands: Commands, entry: Mapping[str, Any]) -> Iterator[Step]:
-    """The step of an entry, or those of a curve; none where it is for the other size, for other
-    values of the loops, or lacks its file.
+    """The step of an entry, or those of a curve; none where it is for the other size, or for other
+    values of the loops.
     """
     is_other_size = entry.get("size") == ("full" if commands.place.small else "small")
     is_other_turn = any(
         commands.value(name) not in kept for name, kept in entry.get("where", {}).items()
     )
-    if is_other_size or is_other_turn or _lacks_file(commands, entry):
+    if is_other_size or is_other_turn:
         return
     if "curve" in entry:
         yield from _curve(commands, entry)

@@ -166,13 +166,13 @@ def why_not(name: str, use: Use, place: Place, *, has_model: bool) -> str:
     if use.second_model and not has_model:
         return (
             f"{name} is left out: it is made for Qwen2.5-Coder-0.5B, which is not in"
-            f" {place.data or FOLDER}; fetch it with python -m bench.gallery.data --model, or give"
+            f" {place.data}; fetch it with python -m bench.gallery.data --model, or give"
             " --second-model FILE."
         )
     if use.lacks(place):
         lacking = ", ".join(use.lacks(place))
         return (
-            f"{name} is left out: {lacking} not found in {place.data or FOLDER}; write them with"
+            f"{name} is left out: {lacking} not found in {place.data}; write them with"
             " python -m bench.gallery.data, or give --data FOLDER."
         )
     return ""
@@ -193,8 +193,10 @@ def why_not(name: str, use: Use, place: Place, *, has_model: bool) -> str:
 @click.option("--base-url", help="A server instead of the embedded engine.")
 @click.option(
     "--data",
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
-    help=f"Folder that python -m bench.gallery.data wrote. [default: {FOLDER}, where it exists]",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=FOLDER,
+    show_default=True,
+    help="Folder that python -m bench.gallery.data wrote.",
 )
 @click.option("--small", is_flag=True, help="Fewer samples and prompts where a use takes long.")
 @click.option(
@@ -216,7 +218,7 @@ def main(
     model: str | None,
     second_model: str | None,
     base_url: str | None,
-    data: Path | None,
+    data: Path,
     small: bool,
     out: Path,
     pages: Path,
@@ -224,10 +226,8 @@ def main(
     """Run the uses one after the other; exit code 1 where one of their commands failed."""
     if is_all == bool(names):
         raise click.UsageError(f"give names of uses ({', '.join(USES)}), or --all")
-    if data is None and FOLDER.is_dir():
-        data = FOLDER
     is_usual = provider == "local" and model is None and base_url is None
-    if second_model is None and is_usual and data is not None and (data / SECOND_MODEL).exists():
+    if second_model is None and is_usual and (data / SECOND_MODEL).exists():
         second_model = str(data / SECOND_MODEL)
     has_model = second_model is not None or not (is_all or is_usual)
     at_model = Place(model_options(provider, model, base_url), out, data, small)

@@ -553,8 +553,7 @@ def portable(word: str, place: Place) -> str:
     """A word of a command, with the folders of the run replaced by OUT and DATA."""
     folders = {"OUT": place.out, "DATA": place.data}
     for name, folder in folders.items():
-        if folder is not None:
-            word = re.sub(rf"(?<![\w./-]){re.escape(str(folder))}(?=/|$)", name, word)
+        word = re.sub(rf"(?<![\w./-]){re.escape(str(folder))}(?=/|$)", name, word)
     return word
 
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bench.commands import NAME, Commands, data_file
+from bench.commands import NAME, Commands
 from bench.gallery.rewards import LETTERS_HAN
 from bench.measuring import read_rows, write_rows
 
@@ -26,7 +26,7 @@ Row = Mapping[str, Any]
 
 
 def made(commands: Commands, entry: Mapping[str, Any]) -> None:
-    """Write the file of an entry of ``rows``; none where its source is not there."""
+    """Write the file of an entry of ``rows``."""
     arguments = {
         name: _argument(commands, value)
         for name, value in entry.items()
@@ -34,9 +34,7 @@ def made(commands: Commands, entry: Mapping[str, Any]) -> None:
     }
     for name in ("source", "test_source"):
         if name in arguments:
-            source = data_file(commands.place, arguments[name])
-            if source is None:
-                return
+            source = commands.place.data / arguments[name]
             if source.suffix == ".json":
                 arguments[name] = json.loads(source.read_text(encoding="utf-8"))
             else:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bench.commands import Place, data_file
+from bench.commands import Place
 from bench.gallery.rows import made
 from bench.steps import Step, commands_of, steps_of
 
@@ -44,7 +44,8 @@ class Use:
     @property
     def intro(self) -> str:
         """At most five sentences: data, reward, rivals, settings."""
-        return commands_of(self.table, Place((), Path())).text(self.table["intro"]).strip()
+        nowhere = Place((), Path(), Path())
+        return commands_of(self.table, nowhere).text(self.table["intro"]).strip()
 
     @property
     def second_model(self) -> bool:
@@ -54,7 +55,7 @@ class Use:
     def lacks(self, place: Place) -> tuple[str, ...]:
         """The files that the folder of tasks does not hold."""
         files = self.table.get("files", ())
-        return tuple(name for name in files if data_file(place, name) is None)
+        return tuple(name for name in files if not (place.data / name).exists())
 
     def steps(self, place: Place) -> list[Step]:
         """Write the page's own data, and return its commands."""

@@ -337,7 +337,7 @@ def test_a_program_gives_evaluations(tmp_path: Path) -> None:
     steps = [
         (Step("draws", (), "a.program"), Outcome(words=(), code=0, seconds=1, document=document))
     ]
-    at = Place((), tmp_path)
+    at = Place((), tmp_path, tmp_path)
     results = program.collect_results("decisions", Use(SMALLEST), at, steps)
     assert results.evaluations == (judged,)
     text = page(results, "", "", [])
@@ -610,7 +610,6 @@ def test_all_products_are_asked_once(tmp_path: Path) -> None:
 def test_a_question_is_asked_about_the_text_alone(tmp_path: Path) -> None:
     """What stands behind the question of a row, the first rows of each split."""
     at = place(tmp_path, small=True)
-    assert at.data is not None
     rows = [
         {"prompt": f"Which? Answer with one word.\n\nReview: Review: {n}", "split": split}
         for split, size in {"train": 70, "validation": 5, "test": 2}.items()
