@@ -21,16 +21,15 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import softmax
 
+from bench.gallery.asking import first_lists, model_options, opened
 from bench.gallery.results import model_name
 from blackbox_lb import (
     Bias,
     Completion,
     Example,
     Message,
-    RolloutStore,
     Task,
     Trials,
-    connect,
     load_task,
     parse_reward,
 )
@@ -42,9 +41,7 @@ from blackbox_lb.estimate.decisions.first_lists import FirstLists
 from blackbox_lb.estimate.decisions.prediction import roc_area
 from blackbox_lb.extras.rivals.table import CALL_OR_ANSWER
 from blackbox_lb.jobs.evaluation.policies import Instructed, Policy, Shots
-from blackbox_lb.rollouts.answers.given_answers import first_completions
 from blackbox_lb.rollouts.judging.verdict import GREEDY, SAMPLED
-from blackbox_lb.rollouts.progress import Silent
 from blackbox_lb.tasks.sets.labels import CALLS_TOOL, OpenLabels
 from blackbox_lb.types import ToolCall, with_calls
 
@@ -126,9 +123,7 @@ def shots(task: Task) -> tuple[Message, ...]:
 
 
 @click.command(help=__doc__)
-@click.option("--provider", default="local")
-@click.option("--model")
-@click.option("--base-url")
+@model_options
 @click.option("--data", type=click.Path(exists=True, path_type=Path), required=True)
 @click.option("--bias", type=click.Path(exists=True, path_type=Path), required=True)
 @click.option(
@@ -148,9 +143,6 @@ def main(**settings: Any) -> None:
 
 
 async def _tables(
-    provider: str,
-    model: str | None,
-    base_url: str | None,
     data: Path,
     bias: Path,
     fewer: Sequence[str],
@@ -158,28 +150,20 @@ async def _tables(
     prompts: int,
     rivals: int,
     whole: int,
+    **settings: Any,
 ) -> list[dict[str, Any]]:
     task = load_task(data=data, decide=CALLS_TOOL)
     learned = Bias.load(bias)
     pairs = [part.partition("=")[::2] for part in fewer]
     from_fewer = {number: Bias.load(path) for number, path in pairs}
     examples = task.test[:prompts]
-    async with connect(
-        provider,
-        model=model,
-        base_url=base_url,
-        max_tokens=LONGEST,
-        longest_prompt=task.longest_prompt + ROOM,
-    ) as session:
-        with RolloutStore(store) as stored:
-            reward = parse_reward("arguments-valid", max_tokens=LONGEST)
-            tokenizer = await session.tokenizer()
-            trials = Trials(session, stored, tokenizer, reward, Silent(), LISTED)
-            tables = [
-                await _decisions(trials, task, examples, learned, from_fewer, rivals),
-                await _calls(trials, examples, learned, whole),
-            ]
-            return [{**table, "model": model_name(session.model)} for table in tables]
+    reward = parse_reward("arguments-valid", max_tokens=LONGEST)
+    async with opened(settings, store, reward, task.longest_prompt + ROOM, LISTED) as trials:
+        tables = [
+            await _decisions(trials, task, examples, learned, from_fewer, rivals),
+            await _calls(trials, examples, learned, whole),
+        ]
+        return [{**table, "model": model_name(trials.session.model)} for table in tables]
 
 
 async def _decisions(
@@ -237,10 +221,8 @@ async def _decisions(
 async def _lists(
     trials: Trials, examples: Sequence[Example], rival: Policy, tokens: Ids
 ) -> FirstLists:
-    """The first lists of the examples as ``rival`` asks them."""
-    requests = [draw.example for example in examples for draw in rival.requests(example, 1)]
-    completions, _ = await first_completions(trials, requests, rival.name, LISTED)
-    lists = FirstLists.of(completions)
+    """The first lists of the examples as ``rival`` asks them, with the tokens that begin a call."""
+    lists = await first_lists(trials, examples, rival.name, rival, LISTED)
     return lists.only(lists.has_list).with_tokens(tokens)
 
 

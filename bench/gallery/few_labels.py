@@ -21,6 +21,7 @@ import click
 import numpy as np
 import numpy.typing as npt
 
+from bench.gallery.asking import first_lists, model_options, opened
 from bench.gallery.over_draws import (
     FIXED,
     ONLY,
@@ -35,16 +36,7 @@ from bench.gallery.over_draws import (
 )
 from bench.gallery.results import model_name
 from bench.measuring import read_rows
-from blackbox_lb import (
-    Example,
-    Plan,
-    RolloutStore,
-    Task,
-    Trials,
-    connect,
-    load_task,
-    parse_reward,
-)
+from blackbox_lb import Example, Plan, Task, Trials, load_task, parse_reward
 
 # A fit up to its choice, and the rivals of ``blb eval``, without a completion of either.
 from blackbox_lb.bias.request_bias import RequestBias
@@ -64,9 +56,7 @@ from blackbox_lb.jobs.fitting.choosing.from_lists import of_each_prompt
 from blackbox_lb.jobs.fitting.evidence import answers
 from blackbox_lb.jobs.fitting.job import FitJob
 from blackbox_lb.jobs.plan.by_data import completed, pooled
-from blackbox_lb.rollouts.answers.given_answers import first_completions
 from blackbox_lb.rollouts.judging.verdict import GREEDY
-from blackbox_lb.rollouts.progress import Silent
 from blackbox_lb.tasks.sets.labels import Labels
 
 __all__ = ["main"]
@@ -161,7 +151,6 @@ async def read_set(
     if labels is None:
         raise click.UsageError(f"{title} has no few labels as answers")
     case = Case(Task(title, (), (), tests), trials.reward, (GREEDY,), labels)
-    completions, _ = await first_completions(trials, tests, f"{title}, test", None)
     return LabelledSet(
         title,
         labels,
@@ -169,7 +158,7 @@ async def read_set(
         pool,
         tests,
         numbers_of(labels, tests),
-        FirstLists.of(completions),
+        await first_lists(trials, tests, f"{title}, test", Policy()),
         await label_lists(trials, pool, f"{title}, to learn from", case, labels),
         await label_lists(trials, tests, f"{title}, test", case, labels),
     )
@@ -236,9 +225,6 @@ class Options:
         count: prompts of each set that are asked with a bias.
     """
 
-    provider: str
-    model: str | None
-    base_url: str | None
     store: Path
     numbers: Sequence[int]
     draws: int
@@ -288,9 +274,7 @@ def _told(labels: Labels) -> str:
 
 async def _lists(trials: Trials, read: LabelledSet, policy: Policy) -> FirstLists:
     """The first lists of the test prompts as ``policy`` asks them."""
-    asked = [draw.example for example in read.tests for draw in policy.requests(example, 1)]
-    completions, _ = await first_completions(trials, asked, f"{read.title}, {policy.name}", None)
-    return FirstLists.of(completions)
+    return await first_lists(trials, read.tests, f"{read.title}, {policy.name}", policy)
 
 
 async def _one_draw(
@@ -374,9 +358,7 @@ def prediction_note(below: Array) -> str:
 
 @click.command(help=__doc__)
 @click.argument("sets", nargs=-1, required=True, metavar="TITLE=FILE...")
-@click.option("--provider", default="local", show_default=True)
-@click.option("--model")
-@click.option("--base-url")
+@model_options
 @click.option("--store", type=click.Path(path_type=Path), required=True)
 @click.option(
     "--number",
@@ -405,15 +387,20 @@ def prediction_note(below: Array) -> str:
     show_default=True,
     help="Test prompts of each set that are asked with a bias.",
 )
-def main(sets: Sequence[str], **settings: Any) -> None:
+def main(
+    sets: Sequence[str], provider: str, model: str | None, base_url: str | None, **options: Any
+) -> None:
     """Read the lists, learn, decide, and print evaluations and tables."""
     named = dict(spec.rpartition("=")[::2] for spec in sets)
     files = {title: Path(path) for title, path in named.items()}
-    document = asyncio.run(_document(files, Options(**settings)))
+    settings = {"provider": provider, "model": model, "base_url": base_url}
+    document = asyncio.run(_document(files, settings, Options(**options)))
     click.echo(json.dumps(document, ensure_ascii=False))
 
 
-async def _document(files: Mapping[str, Path], options: Options) -> dict[str, Any]:
+async def _document(
+    files: Mapping[str, Path], settings: Mapping[str, Any], options: Options
+) -> dict[str, Any]:
     sets = {title: examples_of(path) for title, path in files.items()}
     longest = max(
         len(example.prompt.text) for parts in sets.values() for part in parts for example in part
@@ -421,25 +408,17 @@ async def _document(files: Mapping[str, Path], options: Options) -> dict[str, An
     evaluations = []
     found = {}
     below = []
-    async with connect(
-        options.provider,
-        model=options.model,
-        base_url=options.base_url,
-        max_tokens=1,
-        longest_prompt=longest + ROOM,
-    ) as session:
-        name = model_name(session.model)
-        with RolloutStore(options.store) as stored:
-            reward = parse_reward("accuracy", max_tokens=1)
-            trials = Trials(session, stored, await session.tokenizer(), reward, Silent(), 20)
-            for title, (pool, tests) in sets.items():
-                rows = options.size * options.draws + UNLABELLED
-                read = await read_set(trials, title, pool[:rows], tests[: options.test_limit])
-                found[title], bias = await by_number(trials, read, options)
-                below.append(await below_prediction(trials, read, bias, options.count))
-                evaluations += [
-                    evaluation(title, right, number, name) for number, right in found[title].items()
-                ]
+    reward = parse_reward("accuracy", max_tokens=1)
+    async with opened(settings, options.store, reward, longest + ROOM) as trials:
+        name = model_name(trials.session.model)
+        for title, (pool, tests) in sets.items():
+            rows = options.size * options.draws + UNLABELLED
+            read = await read_set(trials, title, pool[:rows], tests[: options.test_limit])
+            found[title], bias = await by_number(trials, read, options)
+            below.append(await below_prediction(trials, read, bias, options.count))
+            evaluations += [
+                evaluation(title, right, number, name) for number, right in found[title].items()
+            ]
     note = prediction_note(np.concatenate(below))
     tables = [{**means_table(found), "notes": [note], "model": name}]
     if len(found) >= FEWEST_SETS:

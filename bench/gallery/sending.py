@@ -21,6 +21,7 @@ import click
 import numpy as np
 import openai
 
+from bench.gallery.asking import model_options
 from blackbox_lb import Bias, apply, connect, load_task
 
 # The lines of a list as a bias file holds them.
@@ -101,9 +102,7 @@ def table(answers: Mapping[str, list[Sent]]) -> dict[str, Any]:
 
 @click.command(help=__doc__)
 @click.argument("biases", nargs=-1, required=True, metavar="NAME=FILE...")
-@click.option("--provider", default="local", show_default=True)
-@click.option("--model")
-@click.option("--base-url")
+@model_options
 @click.option("--data", type=click.Path(exists=True, path_type=Path), required=True)
 @click.option("--phrases", type=click.Path(exists=True, path_type=Path), required=True)
 @click.option("--max-tokens", type=int, required=True)

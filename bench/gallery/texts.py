@@ -14,15 +14,8 @@ from typing import Any, TypeAlias
 
 import click
 
-from blackbox_lb import (
-    Bias,
-    Completion,
-    RolloutStore,
-    Trials,
-    connect,
-    load_task,
-    parse_reward,
-)
+from bench.gallery.asking import model_options, opened
+from blackbox_lb import Bias, Completion, Trials, load_task, parse_reward
 
 # Which completions of the store are whose, ``blb eval`` alone knows.
 from blackbox_lb.bias.request_bias import to_request_bias
@@ -31,12 +24,9 @@ from blackbox_lb.extras.rivals.table import rivals
 from blackbox_lb.jobs.evaluation.policies import policies_at
 from blackbox_lb.jobs.evaluation.results import collect_answers
 from blackbox_lb.rollouts.judging.verdict import Array, bootstrap, parse_setting
-from blackbox_lb.rollouts.progress import Silent
 
 __all__ = ["Evaluated", "Tables", "Texts", "difference", "reading_program"]
 
-LISTED = 20
-"""Alternatives of a position that ``blb eval`` asks for where no number is named."""
 Texts: TypeAlias = list[list[Completion]]
 """The completions of each test prompt."""
 Tables: TypeAlias = list[dict[str, Any]]
@@ -76,9 +66,7 @@ def reading_program(
 
     @click.command(help=description)
     @click.argument("biases", nargs=-1, required=True, metavar="NAME=FILE...")
-    @click.option("--provider", default="local", show_default=True)
-    @click.option("--model", help="The model that wrote the texts.")
-    @click.option("--base-url")
+    @model_options
     @click.option("--data", type=click.Path(exists=True, path_type=Path), required=True)
     @click.option("--reward", required=True)
     @click.option("--max-tokens", type=int, required=True)
@@ -106,24 +94,14 @@ async def _read(
     biases = {name: Bias.load(path) for name, _, path in files}
     case = Case(task, reward, (setting,))
     policies = rivals(settings["rival"], case)
-    async with connect(
-        settings["provider"],
-        model=settings["model"],
-        base_url=settings["base_url"],
-        max_tokens=reward.max_tokens,
-        longest_prompt=task.longest_prompt,
-    ) as session:
-        with RolloutStore(settings["store"]) as store:
-            tokenizer = await session.tokenizer()
-            trials = Trials(session, store, tokenizer, reward, Silent(), LISTED)
-            ready = [await policy.ready(trials) for policy in policies]
-            sent = {name: to_request_bias(bias, store) for name, bias in biases.items()}
-            judged = [(setting, policy) for policy in policies_at(setting, sent, ready)]
-            samples = settings["test_samples"]
-            collected = await collect_answers(trials, task.test, judged, samples)
-            texts = {
-                policy.name: list(store.by_prompt(keys))
-                for (_, policy), keys in zip(judged, collected, strict=True)
-            }
-            instructed = [policy.name for _, policy in judged if "instruction" in policy.facts]
-            return await tables(Evaluated(case, trials, texts, tuple(instructed)))
+    async with opened(settings, settings["store"], reward, task.longest_prompt) as trials:
+        ready = [await policy.ready(trials) for policy in policies]
+        sent = {name: to_request_bias(bias, trials.store) for name, bias in biases.items()}
+        judged = [(setting, policy) for policy in policies_at(setting, sent, ready)]
+        collected = await collect_answers(trials, task.test, judged, settings["test_samples"])
+        texts = {
+            policy.name: list(trials.store.by_prompt(keys))
+            for (_, policy), keys in zip(judged, collected, strict=True)
+        }
+        instructed = [policy.name for _, policy in judged if "instruction" in policy.facts]
+        return await tables(Evaluated(case, trials, texts, tuple(instructed)))
