@@ -6,14 +6,17 @@ import importlib
 import sys
 import tarfile
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
+from bench.biases import fixed
 from bench.commands import Place
 from bench.gallery.use import USES
 from bench.gpu import __main__ as program
-from bench.gpu import servers
+from bench.gpu import servers, vllm_overhead
 from tests.support.exact import ExactModel, ExactServer
 from tests.support.letters import PAGE
 
@@ -94,3 +97,37 @@ def test_options_of_the_user_stand_behind_those_of_the_program(
     printed = log.read_text()
     assert "--max-model-len 4096" in printed
     assert printed.endswith(" --max-model-len 512\n")
+
+
+class Engine:
+    """A vLLM that gives each request a token a step."""
+
+    def __init__(self, *_: object, **settings: object) -> None:
+        self.llm_engine = self
+        self.left: list[int] = []
+
+    def add_request(self, name: str, prompt: str, params: dict[str, Any]) -> None:
+        """Keep what is left of it."""
+        assert params["extra_args"]["blb_bias"]
+        self.left.append(params["max_tokens"])
+
+    def has_unfinished_requests(self) -> bool:
+        """Whether a request lacks tokens."""
+        return bool(self.left)
+
+    def step(self) -> None:
+        """A token for each."""
+        self.left = [tokens - 1 for tokens in self.left if tokens > 1]
+
+
+def test_the_cost_of_a_bias_inside_vllm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both tables for each number of requests, with the way that sends the map."""
+    monkeypatch.setitem(sys.modules, "vllm", SimpleNamespace(LLM=Engine, SamplingParams=dict))
+    monkeypatch.setenv("VLLM_ENABLE_V1_MULTIPROCESSING", "1")  # restored afterwards
+    fixed(3).save(tmp_path / "bias.json")
+    words = ["steps", "--model", "m", "--bias", str(tmp_path / "bias.json"), "--tokens", "5"]
+    words += ["--repeats", "2", "--concurrent", "1", "--concurrent", "3"]
+    ended = CliRunner().invoke(vllm_overhead.main, words, catch_exceptions=False)
+    assert ended.exit_code == 0
+    assert ended.output.count("| LearnedBias |") == 4
+    assert ended.output.count("LearnedBias to logit_bias, 3 entries, in the same repeat: ") == 4
