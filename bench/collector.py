@@ -43,10 +43,10 @@ CLIENTS = {
 """Title -> client; the last shows what HTTP itself costs."""
 
 
-def turn(title: str, job: Mapping[str, Any], folder: str | None) -> dict[str, Any]:
+def turn(title: str, job: Mapping[str, Any]) -> dict[str, Any]:
     """What one run of a client measured, and the processor seconds of the server meanwhile."""
     before = server_cpu(job["base_url"])
-    with tempfile.TemporaryDirectory(dir=folder) as temporary:
+    with tempfile.TemporaryDirectory() as temporary:
         words = command(Job(**job, client=CLIENTS[title], folder=temporary))
         ended = subprocess.run([sys.executable, *words], capture_output=True, text=True)
     if ended.returncode:
@@ -108,12 +108,6 @@ def shown(
     multiple=True,
     help="Clients whose title holds this; bare httpx2 always runs. Repeatable.",
 )
-@click.option(
-    "--dir",
-    "folder",
-    type=click.Path(exists=True, file_okay=False),
-    help="For stores. [default: temporary]",
-)
 @REPEATS
 @OUT
 def main(
@@ -123,7 +117,6 @@ def main(
     seconds: float,
     dialect: Dialect,
     only: tuple[str, ...],
-    folder: str | None,
     repeats: int,
     out: Path | None,
 ) -> None:
@@ -143,7 +136,7 @@ def main(
             "seconds": seconds,
             "dialect": dialect,
         }
-        turns = alternately({title: partial(turn, title, job, folder) for title in titles}, repeats)
+        turns = alternately({title: partial(turn, title, job) for title in titles}, repeats)
     rates = {
         title: statistics.median(run["rate"] for run in measured)
         for title, measured in turns.items()

@@ -43,8 +43,6 @@ T = TypeVar("T")
 OUT = click.option(
     "--out", type=click.Path(dir_okay=False, path_type=Path), help="JSON file for the ratios."
 )
-PLACES = {"out", "folder", "processes"}
-"""Options that say where to measure and not what."""
 REPEATS = click.option(
     "--repeats", default=3, show_default=True, type=click.IntRange(1), help="Turns of each."
 )
@@ -156,22 +154,16 @@ def write(out: Path | None, ratios: Mapping[str, float]) -> None:
         return
     document = {
         "ratios": dict(ratios),
-        "options": _options(),
+        "options": {
+            name: value
+            for name, value in sorted(click.get_current_context().params.items())
+            if not isinstance(value, Path)
+        },
         "machine": machine(),
         "date": today(),
     }
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
-
-
-def _options() -> dict[str, Any]:
-    ctx = click.get_current_context(silent=True)
-    given = {} if ctx is None else ctx.params
-    return {
-        name: value
-        for name, value in sorted(given.items())
-        if not isinstance(value, Path) and name not in PLACES
-    }
 
 
 def markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

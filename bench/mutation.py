@@ -262,7 +262,6 @@ def outcomes(
     root: Path,
     copy: Path,
     rooms: list[str],
-    folders: list[str],
     size: int,
     seconds: float,
     before: dict[str, str],
@@ -273,15 +272,14 @@ def outcomes(
         root: the checkout.
         copy: its copy, which is changed and restored.
         rooms: names of ``ROOMS``.
-        folders: tests to choose from.
         size: mutants a room.
         seconds: of tests a mutant.
         before: name of a mutant -> its outcome with more tests: one that survived those survives.
     """
     report = copy / "executed.json"
-    run_pytest(copy, folders, limit=7200, report=report)
+    run_pytest(copy, TESTS, limit=7200, report=report)
     if not report.exists():
-        raise click.ClickException(f"pytest did not finish {' '.join(folders)} in two hours")
+        raise click.ClickException(f"pytest did not finish {' '.join(TESTS)} in two hours")
     tests = json.loads(report.read_text(encoding="utf-8"))
     stamp = time.time()
     for room in rooms:
@@ -307,7 +305,6 @@ def outcomes(
 
 @click.command()
 @click.option("--room", "rooms", multiple=True, type=click.Choice(list(ROOMS)), help="[all]")
-@click.option("--tests", "folders", multiple=True, help="Folders to choose tests from. [TESTS]")
 @click.option("--size", default=40, show_default=True, help="Mutants a room.")
 @click.option("--seconds", default=30.0, show_default=True, help="Seconds of tests a mutant.")
 @click.option("--out", required=True, type=click.Path(dir_okay=False, path_type=Path))
@@ -318,7 +315,6 @@ def outcomes(
 )
 def main(
     rooms: tuple[str, ...],
-    folders: tuple[str, ...],
     size: int,
     seconds: float,
     out: Path,
@@ -337,10 +333,7 @@ def main(
         copy = Path(folder).resolve()
         copy_checkout(root, copy)
         chosen_rooms = list(rooms or ROOMS)
-        tests = list(folders or TESTS)
-        for room, mutant, outcome in outcomes(
-            root, copy, chosen_rooms, tests, size, seconds, earlier
-        ):
+        for room, mutant, outcome in outcomes(root, copy, chosen_rooms, size, seconds, earlier):
             rows.append({**asdict(mutant), "room": room, "name": mutant.name, "outcome": outcome})
             rows[-1].pop("text")
             out.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")

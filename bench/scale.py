@@ -263,17 +263,11 @@ def of_ips(positions: int, repeats: int) -> float:
     show_default=True,
     help="ips; or parts of projection beside its table and one potential. Repeatable.",
 )
-@click.option(
-    "--folder",
-    type=click.Path(exists=True, file_okay=False),
-    help="Where the scratch file lies; the system's own if none.",
-)
 @REPEATS
 @OUT
 def main(
     positions: tuple[int, ...],
     parts: tuple[str, ...],
-    folder: str | None,
     repeats: int,
     out: Path | None,
 ) -> None:
@@ -285,7 +279,7 @@ def main(
             ratios["scale/blb over scipy.sparse"] = of_ips(size, repeats)
         if not set(parts) - {"ips"}:
             continue
-        with tempfile.TemporaryDirectory(dir=folder) as temporary:
+        with tempfile.TemporaryDirectory() as temporary:
             numbers, peak = apart(projection_seconds, size, temporary, parts)
         shown = [f"{numbers[name]:.3g}" if name in numbers else "" for name in COLUMNS]
         cells.append([f"{size:,}", *shown, f"{peak / 1e9:.2f}"])

@@ -98,8 +98,6 @@ def _curve(commands: Commands, entry: Mapping[str, Any]) -> Iterator[Step]:
     """
     examples = entry["examples"]
     pairs = entry["curve"]
-    if isinstance(pairs, str):
-        pairs = commands.value(pairs)
     learned_from = {}
     for first, second in pairs:
         number = first * second if examples == COMPLETIONS else first + second

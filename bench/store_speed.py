@@ -82,18 +82,10 @@ def read_json(path: Path) -> int:
 @click.option("--tokens", default=1024, show_default=True, help="Of each completion.")
 @click.option("--top", default=20, show_default=True, help="Alternatives at each position.")
 @click.option("--completions", default=64, show_default=True)
-@click.option(
-    "--dir",
-    "folder",
-    type=click.Path(exists=True, file_okay=False),
-    help="On the disk to measure. [default: temporary]",
-)
 @REPEATS
 @OUT
-def main(
-    tokens: int, top: int, completions: int, folder: str | None, repeats: int, out: Path | None
-) -> None:
-    """Completions a second written and read, and bytes a token."""
+def main(tokens: int, top: int, completions: int, repeats: int, out: Path | None) -> None:
+    """Completions a second written and read, and bytes a token, on the disk of temporary files."""
     raw, parsed = received(tokens, top, completions)
     writers: dict[str, Callable[[Path], None]] = {
         ONE: partial(write_store, parsed, 1),
@@ -101,7 +93,7 @@ def main(
         RAW: partial(write_json, raw),
     }
     readers = {ONE: read_store, OURS: read_store, RAW: read_json}
-    with tempfile.TemporaryDirectory(dir=folder) as temporary:
+    with tempfile.TemporaryDirectory() as temporary:
         paths = {name: Path(temporary, f"{number}.file") for number, name in enumerate(FORMATS)}
         writing = medians(
             {name: partial(writers[name], path) for name, path in paths.items()}, repeats

@@ -245,7 +245,8 @@ async def by_number(
     """What is right with each number of labelled rows, and the bias of most rows."""
     free = await without_labels(trials, read)
     if options.prompts:
-        told = instruction(Case(Task("", (), (), ()), trials.reward, ()), _told(read.labels))
+        asked = INSTRUCTION.format(", ".join(read.labels.names))
+        told = instruction(Case(Task("", (), (), ()), trials.reward, ()), asked)
         instructed = await _lists(trials, read, told)
         free[TOLD] = read.by_tokens(instructed, {})[None]
     found = {}
@@ -266,10 +267,6 @@ async def by_number(
         means = ", ".join(f"{name} {values.mean():.3f}" for name, values in right.items())
         click.echo(f"{read.title}, {number} labels: {means}", err=True)
     return found, bias
-
-
-def _told(labels: Labels) -> str:
-    return INSTRUCTION.format(", ".join(labels.names))
 
 
 async def _lists(trials: Trials, read: LabelledSet, policy: Policy) -> FirstLists:

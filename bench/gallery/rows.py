@@ -225,19 +225,14 @@ def learned_from(source: Sequence[Row], number: int, unlabelled: int) -> list[Ro
     """The same rows of training, the last third of them to choose on; so many others without
     their answers; and the test rows.
     """
-    train, rest = _training(source)
+    train = [row for row in source if row["split"] == "train"]
+    rest = [row for row in source if row["split"] != "train"]
     learned = train[: number - number // 3]
     chosen_on = [{**row, "split": "validation"} for row in train[len(learned) : number]]
     remaining = [row for row in (*train[number:], *rest) if row["split"] != "test"]
     prompts = [{"prompt": row["prompt"], "split": "train"} for row in remaining[:unlabelled]]
     test = [row for row in rest if row["split"] == "test"]
     return [*learned, *prompts, *chosen_on, *test]
-
-
-def _training(source: Sequence[Row]) -> tuple[list[Row], list[Row]]:
-    """The training rows, and all others."""
-    train = [row for row in source if row["split"] == "train"]
-    return train, [row for row in source if row["split"] != "train"]
 
 
 def _first(source: Sequence[Row], splits: Mapping[str, int]) -> list[Row]:

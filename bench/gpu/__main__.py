@@ -44,7 +44,7 @@ CHOICES = (*PAGES, "public_coder")
 NEEDED = ("matplotlib", "sklearn")
 """Modules without which pages have no picture and no classifier."""
 TOOLS = "--enable-auto-tool-choice --tool-call-parser NAME"
-"""What the page tools needs of a server; the parser depends on the model."""
+"""What the page tools needs of vLLM, or its requests are refused; the parser depends on the model."""
 PORT = 8100
 PACKING = 60.0
 """Seconds at the end for the index and the archive."""
@@ -187,8 +187,7 @@ def main(
         raise click.UsageError(f"install {' and '.join(lacking)} first: the pages need them")
     address = base_url or f"http://127.0.0.1:{PORT}/v1"
     place = Place(model_options(provider, name, address), out, data.resolve(), small)
-    takes_tools = bool(base_url) or "--tool-call-parser" in serve
-    pages = list(_pages(names or PAGES, place, takes_tools=takes_tools))
+    pages = list(_possible(names or PAGES, place))
     (out / "pages").mkdir(parents=True, exist_ok=True)
     try:
         with ExitStack() as stack:
@@ -203,12 +202,10 @@ def main(
         click.echo(f"{pack(out)}")
 
 
-def _pages(names: Sequence[str], place: Place, *, takes_tools: bool) -> Iterator[str]:
-    """Those of these pages that can be made; says why one is left out."""
+def _possible(names: Sequence[str], place: Place) -> Iterator[str]:
+    """Those of these pages whose rows are there; says why one is left out."""
     for page in names:
         reason = why_not(page, USES[page], place, has_model=True)
-        if page == "tools" and not takes_tools:
-            reason = f"tools is left out: vLLM takes tools with --serve '{TOOLS}' alone"
         if reason:
             click.echo(reason)
         else:
