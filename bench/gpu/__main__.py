@@ -44,7 +44,7 @@ CHOICES = (*PAGES, "public_coder")
 NEEDED = ("matplotlib", "sklearn")
 """Modules without which pages have no picture and no classifier."""
 TOOLS = "--enable-auto-tool-choice --tool-call-parser NAME"
-"""What the page tools needs of vLLM, or its requests are refused; the parser depends on the model."""
+"""What the page tools needs of vLLM, else its requests fail; the parser depends on the model."""
 PORT = 8100
 PACKING = 60.0
 """Seconds at the end for the index and the archive."""

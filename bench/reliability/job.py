@@ -15,13 +15,9 @@ import tempfile
 import urllib.parse
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from multiprocessing import get_context
-from multiprocessing.context import ForkServerContext
 from pathlib import Path
 from secrets import token_hex
 from typing import Any
-
-from blackbox_lb.cli import main
 
 # Whether a row is whole is seen without the store's own reading.
 from blackbox_lb.store.rows import unpack
@@ -35,7 +31,6 @@ __all__ = [
     "Row",
     "State",
     "ended",
-    "forks",
     "found_in_files",
     "found_in_processes",
     "new_key",
@@ -45,6 +40,8 @@ __all__ = [
 
 KEY = "BLB_RELIABILITY_KEY"
 """The environment variable that the job's profile takes its key from."""
+ENVIRONMENT = {"OPENAI_LOG": "debug", "OPENBLAS_NUM_THREADS": "1"}
+"""Of all processes: the log of the SDK shows a key first, and many share the processor."""
 SEED = 7
 LONGEST = 600.0
 """Seconds for one process."""
@@ -59,10 +56,6 @@ DATED = frozenset({"created", "received", "checksum"})
 """What two runs of the same fit may differ in: dates, and the checksum of a row, which is of all of
 it.
 """
-
-
-PRELOADED = ["bench.reliability.job", "bench.reliability.soak"]
-"""What forked processes have imported, so that a real process with a real store costs a fork."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,18 +83,6 @@ class Row:
         """As it stands in the table."""
         verdict = "as promised" if not self.wrong else f"NOT AS PROMISED: {'; '.join(self.wrong)}"
         return f"| {self.what} | {self.times} | {self.outcome} | {verdict} | {self.seconds:.0f} s |"
-
-
-def command(arguments: Sequence[str], variables: Mapping[str, str], log: Path) -> None:
-    """``blb`` with these arguments and environment variables, as if it had been started by itself;
-    stdout and stderr are added to ``log``.
-    """
-    os.environ.update(variables)
-    with log.open("ab") as file:
-        for stream in (sys.stdout, sys.stderr):
-            os.dup2(file.fileno(), stream.fileno())
-    sys.argv = ["blb", *arguments]
-    main()
 
 
 def new_key() -> str:
@@ -177,40 +158,24 @@ class Job:
             "--go-on",
         ]
 
-    def fork(self, context: ForkServerContext, base_url: str, workers: int) -> Any:
-        """A started process that has everything imported."""
-        return self._forked(context, self.arguments(base_url, workers))
+    def fit(self, base_url: str, workers: int) -> subprocess.Popen[bytes]:
+        """A started process of the fit."""
+        return self._started(self.arguments(base_url, workers))
 
-    def report(self, context: ForkServerContext) -> Any:
+    def report(self) -> subprocess.Popen[bytes]:
         """A started process that makes the page of the run, into the run's folder."""
-        return self._forked(context, ["report", str(self.run)])
+        return self._started(["report", str(self.run)])
 
-    def _forked(self, context: ForkServerContext, arguments: Sequence[str]) -> Any:
-        process = context.Process(target=command, args=(arguments, {KEY: self.key}, self.log))
-        process.start()
-        return process
-
-    def start(self, base_url: str, workers: int, **variables: str) -> subprocess.Popen[bytes]:
-        """A started process from nothing, as a shell would."""
-        line = [sys.executable, "-m", "blackbox_lb", *self.arguments(base_url, workers)]
+    def _started(self, arguments: Sequence[str]) -> subprocess.Popen[bytes]:
+        """``blb`` as a shell would start it."""
         with self.log.open("ab") as file:
             return subprocess.Popen(
-                line,
+                [sys.executable, "-m", "blackbox_lb", *arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=file,
                 stderr=file,
-                env=os.environ | {KEY: self.key} | variables,
+                env=os.environ | ENVIRONMENT | {KEY: self.key},
             )
-
-
-def forks() -> ForkServerContext:
-    """Where forked processes come from. BLAS in one thread: a process with more must not fork, and
-    many share the processor.
-    """
-    os.environ["OPENBLAS_NUM_THREADS"] = "1"
-    context = get_context("forkserver")
-    context.set_forkserver_preload(PRELOADED)
-    return context
 
 
 @dataclass(frozen=True, slots=True)
@@ -316,14 +281,9 @@ def found_in_processes(key: str) -> list[str]:
     return found
 
 
-def ended(process: Any) -> int:
-    """The exit code of a forked or started process once it has ended, negative after a signal."""
-    if isinstance(process, subprocess.Popen):
-        return int(process.wait(LONGEST))
-    process.join(LONGEST)
-    if process.exitcode is None:
-        process.kill()
-        raise RuntimeError(f"process {process.pid} ran for more than {LONGEST:g} s")
-    code = int(process.exitcode)
-    process.close()
-    return code
+def ended(process: subprocess.Popen[bytes]) -> int:
+    """The exit code of a process once it has ended, negative after a signal."""
+    try:
+        return process.wait(LONGEST)
+    finally:
+        process.kill()  # of no effect where it has ended

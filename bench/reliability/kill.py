@@ -19,7 +19,6 @@ import time
 import urllib.request
 from collections import Counter
 from collections.abc import Sequence
-from multiprocessing.context import ForkServerContext
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -31,7 +30,6 @@ from bench.reliability.job import (
     Row,
     State,
     ended,
-    forks,
     found_in_files,
     found_in_processes,
     new_key,
@@ -58,8 +56,6 @@ PATIENCE = 30.0
 """Seconds after which a connection that stays open is an error of the bench."""
 TELL = 10
 """Runs after which the row so far is printed."""
-COLD = 10
-"""Every so many runs one is started from nothing and not forked."""
 PROMISES = {
     "lost": "received responses were lost",
     "repaid": "samples were paid twice beyond those in flight",
@@ -129,11 +125,11 @@ class LoggedServer(ExactServer):
 
 
 class Undisturbed(NamedTuple):
-    """What every run must come to, and how long a life is, forked and from nothing, in seconds."""
+    """What every run must come to, and how long a life is, in seconds."""
 
     result: dict[str, Any]
     state: State
-    seconds: dict[bool, float]
+    seconds: float
 
 
 def judged(
@@ -162,35 +158,28 @@ def kill(folder: Path, runs: int = 200, *, most_kills: int = 3, seed: int = 0) -
     """The row, from runs below ``folder``, each killed one to ``most_kills`` times."""
     began = time.monotonic()
     key = new_key()
-    context = forks()
-    truth = _undisturbed(runs, folder, key, context)
+    truth = _undisturbed(folder, key)
     samples = len(truth.state.seeds)
     counts = Counter[str]()
     for number in range(runs):
         rng = random.Random(f"{seed}/{number}")
         kills = rng.randint(1, most_kills)
-        counts += _run(number, kills, rng, Job(folder / f"{number:04d}", key), truth, context)
+        counts += _run(number, kills, rng, Job(folder / f"{number:04d}", key), truth)
         if (number + 1) % TELL == 0 and number + 1 < runs:
             so_far = _row(number + 1, seed, counts, samples, time.monotonic() - began)
             click.echo(so_far.line, err=True)
     return _row(runs, seed, counts, samples, time.monotonic() - began)
 
 
-def _undisturbed(runs: int, folder: Path, key: str, context: ForkServerContext) -> Undisturbed:
-    """With other numbers of workers, and in both ways of starting where the runs have both. It must
-    be known what is right.
-    """
+def _undisturbed(folder: Path, key: str) -> Undisturbed:
+    """With different numbers of workers. It must be known what is right."""
     results = []
-    seconds = {}
-    ways = [(False, 8), (False, 4)]
-    if runs >= COLD:
-        ways.append((True, 1))
-    for cold, workers in ways:
-        job = Job(folder / f"undisturbed-{cold}-{workers}", key).prepared()
+    for workers in (8, 4):
+        job = Job(folder / f"undisturbed-{workers}", key).prepared()
         with LoggedServer(job.model(), key) as server:
             started = time.monotonic()
-            code = ended(_started(job, server, workers, cold, context))
-            seconds[cold] = time.monotonic() - started
+            code = ended(job.fit(server.base_url, workers))
+            seconds = time.monotonic() - started
             asked = server.settled()
         state, result = state_of(job.store), result_of(job)
         is_whole = code == 0 and sorted(asked) == sorted(state.seeds)
@@ -208,25 +197,17 @@ def _undisturbed(runs: int, folder: Path, key: str, context: ForkServerContext) 
     return Undisturbed(*results[0], seconds)
 
 
-def _run(
-    number: int,
-    kills: int,
-    rng: random.Random,
-    job: Job,
-    truth: Undisturbed,
-    context: ForkServerContext,
-) -> Counter[str]:
+def _run(number: int, kills: int, rng: random.Random, job: Job, truth: Undisturbed) -> Counter[str]:
     """One run to its end."""
     job.prepared()
     workers = WORKERS[number % len(WORKERS)]
-    cold = number % COLD == COLD - 1
     counts = Counter[str]()
     with LoggedServer(job.model(), job.key) as server:
         for life in range(kills + 1):
             before = state_of(job.store)
-            process = _started(job, server, workers, cold, context)
+            process = job.fit(server.base_url, workers)
             if life < kills:
-                _wait(rng, server, len(truth.state.seeds - before.seeds), truth.seconds[cold])
+                _wait(rng, server, len(truth.state.seeds - before.seeds), truth.seconds)
             counts["key_found"] += len(found_in_processes(job.key))
             if life < kills:
                 process.kill()
@@ -240,20 +221,11 @@ def _run(
         counts["unfinished"] += code < 0
         counts["repaid"] += server.strangers
     if number == 0:
-        counts["unfinished"] += ended(job.report(context)) != 0
+        counts["unfinished"] += ended(job.report()) != 0
     counts["other_bias"] += result_of(job) != truth.result
     counts["other_store"] += after != truth.state
     counts["key_found"] += len(found_in_files(job.key, job.folder))
     return counts
-
-
-def _started(
-    job: Job, server: LoggedServer, workers: int, cold: bool, context: ForkServerContext
-) -> Any:
-    """Those from nothing also print the SDK's own debug log, where a key would show first."""
-    if cold:
-        return job.start(server.base_url, workers, OPENAI_LOG="debug")
-    return job.fork(context, server.base_url, workers)
 
 
 def _wait(rng: random.Random, server: LoggedServer, left: int, seconds: float) -> None:

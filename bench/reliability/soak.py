@@ -17,13 +17,14 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from pathlib import Path
 
 import numpy as np
 from scipy import stats
 
-from bench.reliability.job import KEY, PROFILE, Row, forks, found_in_files, new_key, state_of
+from bench.reliability.job import KEY, PROFILE, Row, found_in_files, new_key, state_of
 from blackbox_lb import BlbError, Completion, Prompt, RolloutStore, Sampling, connect
 
 # The collector alone is soaked, without a task and its reward.
@@ -195,7 +196,7 @@ def soak(
     began = time.monotonic()
     key = new_key()
     os.environ[KEY] = key
-    context = forks()
+    context = get_context("spawn")
     near, far = context.Pipe()
     server = context.Process(target=serve, args=(modes, far), daemon=True)
     server.start()
