@@ -2,7 +2,7 @@
 
 mutmut makes the wrong versions (mutants) of every function of a room; of these a sample fixed by
 its seed is tried, each against the shortest tests that execute the mutated function. The score of a
-room is the share of its mutants that a test notices. It takes about an hour in one process:
+room is the share of its mutants that a test notices. It takes more than an hour on one core:
 
     nice -n 10 uv run --with mutmut python -m bench.mutation --out before.json
     nice -n 10 uv run --with mutmut python -m bench.mutation --out after.json --before before.json
@@ -49,8 +49,8 @@ TESTS = [
 ]
 """The folders whose tests are run."""
 SEED = 0
-WARM_MODULES = "aiohttp hypothesis numpy openai pydantic pytest rich scipy.optimize scipy.sparse"
-"""What each run needs and no mutant changes: imported once, before the runs are forked."""
+REPORT = "BLB_MUTATION_REPORT"
+"""The environment variable with the file for what the tests execute."""
 STARTUP = 60.0
 """Seconds that a run may take beyond five times those of its tests, until it counts as endless."""
 
@@ -158,40 +158,33 @@ def copy_checkout(root: Path, target: Path) -> None:
 
 
 def run_pytest(copy: Path, arguments: list[str], limit: float, report: Path | None = None) -> bool:
-    """Run pytest in a forked process; whether it passed within ``limit`` seconds."""
-    child = os.fork()
-    if child == 0:
-        _become_pytest(copy, arguments, report)
-    end = time.monotonic() + limit
-    while time.monotonic() < end:
-        ended, status = os.waitpid(child, os.WNOHANG)
-        if ended:
-            return os.waitstatus_to_exitcode(status) == 0
-        time.sleep(0.02)
-    os.killpg(child, signal.SIGKILL)
-    os.waitpid(child, 0)
-    return False
+    """Run pytest in the copy; whether it passed within ``limit`` seconds.
+
+    report: where to write which functions each test executes.
+    """
+    command = [sys.executable, "-m", "pytest", "-n", "0", "-q", "-p", "no:cacheprovider"]
+    environment = {**os.environ, "PYTHONPATH": str(copy)}
+    if report is not None:
+        command += ["-p", "bench.mutation"]
+        environment[REPORT] = str(report)
+    with subprocess.Popen(
+        [*command, *arguments],
+        cwd=copy,
+        env=environment,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    ) as process:
+        try:
+            return process.wait(limit) == 0
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            return False
 
 
-def _become_pytest(copy: Path, arguments: list[str], report: Path | None) -> None:
-    """Leave the forked process as a run of pytest in the copy."""
-    os.setsid()
-    checkout = str(Path.cwd())
-    sys.path[:] = [str(copy), *(entry for entry in sys.path if entry not in ("", checkout))]
-    os.chdir(copy)
-    os.environ["PYTHONPATH"] = str(copy)
-    for name in [name for name in sys.modules if name.split(".")[0] == "bench"]:
-        del sys.modules[name]
-    sink = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(sink, 1)
-    os.dup2(sink, 2)
-    import pytest
-
-    plugins = [] if report is None else [_ExecutedFunctions(copy, report)]
-    # Modules of plugins are among those imported before the fork.
-    imported = "-Wignore::pytest.PytestAssertRewriteWarning"
-    options = ["-n", "0", "-q", "-p", "no:cacheprovider", imported, *arguments]
-    os._exit(int(pytest.main(options, plugins=plugins)))
+def pytest_configure(config: Any) -> None:
+    """Where this module is a plugin of pytest (``-p``), tests are traced."""
+    config.pluginmanager.register(_ExecutedFunctions(Path.cwd(), Path(os.environ[REPORT])))
 
 
 class _ExecutedFunctions:
@@ -326,8 +319,6 @@ def main(
     if before is not None:
         for row in json.loads(before.read_text(encoding="utf-8")):
             earlier[row["name"]] = row["outcome"]
-    for name in WARM_MODULES.split():
-        __import__(name)
     rows = []
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder).resolve()
