@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy import stats
 
+from bench.gallery.results import is_hand_made
 from blackbox_lb.bias.records import LEVEL
 from blackbox_lb.jobs.evaluation.policies import BASE
 from blackbox_lb.rollouts.judging.verdict import GREEDY, holm
@@ -24,8 +25,6 @@ Right: TypeAlias = dict[str, Array]
 FIXED, WORDS = "fixed", "words"
 ONLY = "labels only"
 RBCORR = "RBCorr"
-IN_CLIENT = ("contextual calibration", "batch calibration", "thresholds", RBCORR)
-"""Rivals that shift the logprobs of the labels: at greedy decoding a bias does the same."""
 
 
 def crossed(values: Array) -> tuple[float, float, float, float]:
@@ -109,13 +108,14 @@ def evaluation(title: str, right: Right, number: int, model: str) -> dict[str, A
             verdicts[name][other] = "wins" if difference > 0 else "loses"
     policies = []
     for name, rows in right.items():
+        kind = kind_of(name)
         mean, low, high, _ = crossed(rows)
         policies.append(
             {
                 "setting": GREEDY.name,
                 "name": name,
-                "kind": kind_of(name),
-                "hand_made": name == ONLY or name in IN_CLIENT,
+                "kind": kind,
+                "hand_made": kind == "rival" and is_hand_made(name, GREEDY.name),
                 "mean": mean,
                 "low": low,
                 "high": high,

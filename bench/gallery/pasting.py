@@ -67,18 +67,18 @@ async def pasted_tables(evaluated: Evaluated) -> Tables:
     case = replace(evaluated.case, labels=labels)
     decided = await Classifier(case, labels).decide(evaluated.trials)
     names = [name.lower() for name in labels.names]
-    found = {}
+    by_policy = {}
     for policy, texts in evaluated.policies.items():
         rows = [
             _holds(row[0].text, [answer.lower() for answer in example.answers], names[label], names)
             for example, row, label in zip(task.test, texts, decided.labels, strict=True)
         ]
-        found[policy] = np.array(rows, np.float64)
+        by_policy[policy] = np.array(rows, np.float64)
     notes = []
-    for name, holds in found.items():
+    for name, holds in by_policy.items():
         if name == BASE or name in evaluated.instructed:
             continue
-        mean, low, high = difference(holds[:, KEPT], found[BASE][:, PASTED])
+        mean, low, high = difference(holds[:, KEPT], by_policy[BASE][:, PASTED])
         notes.append(
             f"Right without contradiction, {name} against the base with the classifier's label"
             f" pasted in: {mean:+.2f} ({low:+.2f} to {high:+.2f}, paired, 95 %)."
@@ -88,7 +88,7 @@ async def pasted_tables(evaluated: Evaluated) -> Tables:
         "head": ["policy", *COLUMNS],
         "rows": [
             [name, *(f"{share:.2f}" for share in holds.mean(axis=0))]
-            for name, holds in found.items()
+            for name, holds in by_policy.items()
         ],
         "notes": notes,
     }

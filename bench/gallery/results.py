@@ -32,6 +32,7 @@ __all__ = [
     "cut_name",
     "evaluation_of",
     "fit_of",
+    "is_hand_made",
     "model_name",
     "reading_table",
     "rival_name",
@@ -60,7 +61,7 @@ ERRORS_OF_INTERVAL = 3.92
 """Standard errors from one end of a 95 % interval to the other."""
 HAND_MADE = re.compile(r"^labels only$| at [+-][\d.]+$")
 """Names of the policies that a person makes as a bias: lists, bans, boosts."""
-IN_CLIENT = re.compile(r"^thresholds$|calibration$")
+IN_CLIENT = re.compile(r"^(thresholds|RBCorr)$|calibration$")
 """Policies that decide in the client, by the highest shifted logprob: greedy decoding under a bias
 decides the same, sampling does not.
 """
@@ -469,7 +470,7 @@ def evaluation_of(
             "setting": setting,
             "name": name,
             "kind": kind,
-            "hand_made": kind == "rival" and _is_bias(name, setting),
+            "hand_made": kind == "rival" and is_hand_made(name, setting),
             "tokens": _rounded(metrics.get("tokens", {}).get("mean")),
             "right": _rounded(metrics.get("accuracy", {}).get("mean")),
             "verdicts": _verdicts(against),
@@ -529,7 +530,7 @@ def model_name(name: str) -> str:
     return re.sub(r"(\.Q\d\w*)?(\.gguf)?$", "", name.rpartition("/")[2])
 
 
-def _is_bias(rival: str, setting: str) -> bool:
+def is_hand_made(rival: str, setting: str) -> bool:
     """Whether one bias does at this setting what the rival of this name does."""
     if IN_CLIENT.search(rival):
         return setting == GREEDY

@@ -73,8 +73,8 @@ def make(page: str, place: Place, until: float) -> int | None:
 
     until: in seconds of the monotonic clock.
     """
-    left = until - time.monotonic()
-    if left < SHORTEST:
+    remaining = until - time.monotonic()
+    if remaining < SHORTEST:
         return None
     with (place.out / f"{page}.log").open("ab") as file:
         process = subprocess.Popen(
@@ -85,7 +85,7 @@ def make(page: str, place: Place, until: float) -> int | None:
             start_new_session=True,
         )
         try:
-            return process.wait(left)
+            return process.wait(remaining)
         except subprocess.TimeoutExpired:
             process.send_signal(signal.SIGINT)
         try:

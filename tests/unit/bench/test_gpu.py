@@ -104,20 +104,20 @@ class Engine:
 
     def __init__(self, *_: object, **settings: object) -> None:
         self.llm_engine = self
-        self.left: list[int] = []
+        self.lacking: list[int] = []
 
     def add_request(self, name: str, prompt: str, params: dict[str, Any]) -> None:
         """Keep what is left of it."""
         assert params["extra_args"]["blb_bias"]
-        self.left.append(params["max_tokens"])
+        self.lacking.append(params["max_tokens"])
 
     def has_unfinished_requests(self) -> bool:
         """Whether a request lacks tokens."""
-        return bool(self.left)
+        return bool(self.lacking)
 
     def step(self) -> None:
         """A token for each."""
-        self.left = [tokens - 1 for tokens in self.left if tokens > 1]
+        self.lacking = [tokens - 1 for tokens in self.lacking if tokens > 1]
 
 
 def test_the_cost_of_a_bias_inside_vllm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
