@@ -23,7 +23,7 @@ import click
 
 from bench.collector_clients import Job, command
 from bench.measuring import OUT, REPEATS, alternately, markdown, ratio, write
-from bench.server import DIALECTS, MODEL, Dialect, serving
+from bench.server import MODEL, serving
 
 __all__ = ["CLIENTS"]
 
@@ -102,7 +102,6 @@ def shown(
     show_default=True,
     help="Of each turn, about; at least --concurrency completions.",
 )
-@click.option("--dialect", default=DIALECTS[0], show_default=True, type=click.Choice(DIALECTS))
 @click.option(
     "--only",
     multiple=True,
@@ -115,7 +114,6 @@ def main(
     top: int,
     concurrency: int,
     seconds: float,
-    dialect: Dialect,
     only: tuple[str, ...],
     repeats: int,
     out: Path | None,
@@ -126,7 +124,7 @@ def main(
         for title in CLIENTS
         if title == BARE or not only or any(part in title for part in only)
     ]
-    with serving(tokens, top, dialect) as base_url:
+    with serving(tokens, top) as base_url:
         job = {
             "base_url": base_url,
             "model": MODEL,
@@ -134,7 +132,6 @@ def main(
             "top": top,
             "concurrency": concurrency,
             "seconds": seconds,
-            "dialect": dialect,
         }
         turns = alternately({title: partial(turn, title, job) for title in titles}, repeats)
     rates = {

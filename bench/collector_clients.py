@@ -41,7 +41,6 @@ class Job:
         model, tokens, top, concurrency: of the requests.
         seconds: how long, about.
         folder: where it may store.
-        dialect: whose answers these are.
     """
 
     client: str
@@ -52,7 +51,6 @@ class Job:
     concurrency: int
     seconds: float
     folder: str
-    dialect: str
 
     def body(self, number: int) -> dict[str, Any]:
         """The request for completion ``number``; every prompt is another one."""
@@ -139,7 +137,7 @@ async def blb(job: Job) -> AsyncIterator[Collect]:
     draw = Draw(Sampling(max_tokens=job.tokens, top_logprobs=job.top))
     numbers = itertools.count()
     async with connect(
-        job.dialect, model=job.model, base_url=f"{job.base_url}/v1", endpoint="chat"
+        "openai", model=job.model, base_url=f"{job.base_url}/v1", endpoint="chat"
     ) as session:
         with RolloutStore(path) as store:
 

@@ -96,7 +96,7 @@ def _bare(base_url: str, env: Mapping[str, str]) -> dict[str, float]:
     process.
     """
     with tempfile.TemporaryDirectory() as folder:
-        job = Job("bare", base_url, MODEL, TOKENS, TOP, CONCURRENCY, 1.0, folder, "openai")
+        job = Job("bare", base_url, MODEL, TOKENS, TOP, CONCURRENCY, 1.0, folder)
         words = [sys.executable, *command(job)]
         ended = subprocess.run(words, capture_output=True, text=True, check=True, env=env)
     measured: dict[str, Any] = json.loads(ended.stdout)

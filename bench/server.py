@@ -2,8 +2,8 @@
 token logprobs.
 
 It stands for an API of unlimited speed, so that only the client is measured. Answers have the shape
-and the size of OpenAI's (``--dialect openai``: tokens of o200k_base told by their bytes) or of
-vLLM's (``vllm``: ``token_id:N``). It prints its port, answers ``POST /tiny`` with one byte and
+and the size of OpenAI's, tokens of o200k_base told by their bytes; of vLLM's (``token_id:N``) they
+are prepared alone. It prints its port, answers ``POST /tiny`` with one byte and
 ``GET /cpu`` with its own processor seconds, and streams an event every 10 ms from ``POST
 /v1/completions``, each stamped with the monotonic clock.
 """
@@ -31,10 +31,9 @@ import click
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["DIALECTS", "EVENTS", "MODEL", "answers", "main", "rank_file", "serving", "with_ranks"]
+__all__ = ["MODEL", "answers", "main", "serving", "with_ranks"]
 
 Dialect: TypeAlias = Literal["openai", "vllm"]
-DIALECTS: tuple[Dialect, ...] = ("openai", "vllm")
 MODEL = "gpt-4o-mini"
 VOCABULARY = 50_000
 """Ids that answers are drawn from, by a Zipf law: completions of a real model repeat their common
@@ -81,14 +80,12 @@ def _texts() -> dict[int, str]:
     return texts
 
 
-def answers(
-    tokens: int, top: int, count: int, dialect: Dialect = "openai", seed: int = 0
-) -> list[bytes]:
+def answers(tokens: int, top: int, count: int, dialect: Dialect = "openai") -> list[bytes]:
     """``count`` different chat completions as JSON: ``tokens`` positions, each with its ``top``
     likeliest alternatives.
     """
     texts = _texts()
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     ids = np.array(list(texts))  # short texts come first there: they are the commonest, too
     return [_answer(rng, ids, texts, tokens, top, dialect) for _ in range(count)]
 
@@ -248,9 +245,9 @@ def _size(received: bytes) -> int | None:
 
 
 @contextmanager
-def serving(tokens: int, top: int, dialect: Dialect = "openai", count: int = 8) -> Iterator[str]:
+def serving(tokens: int, top: int, count: int = 8) -> Iterator[str]:
     """Such a server in a process of its own: its address, without ``/v1``."""
-    options = {"--tokens": tokens, "--top": top, "--dialect": dialect, "--answers": count}
+    options = {"--tokens": tokens, "--top": top, "--answers": count}
     command = [sys.executable, "-m", "bench.server"]
     for name, value in options.items():
         command += [name, str(value)]
@@ -270,11 +267,10 @@ def serving(tokens: int, top: int, dialect: Dialect = "openai", count: int = 8) 
 @click.command()
 @click.option("--tokens", default=1024, type=click.IntRange(1), help="Of each completion.")
 @click.option("--top", default=20, type=click.IntRange(0), help="Alternatives at each position.")
-@click.option("--dialect", default=DIALECTS[0], type=click.Choice(DIALECTS))
 @click.option("--answers", "count", default=8, type=click.IntRange(1), help="In turns.")
-def main(tokens: int, top: int, dialect: Dialect, count: int) -> None:
+def main(tokens: int, top: int, count: int) -> None:
     """Serve until terminated; the first line printed is the port."""
-    prepared = answers(tokens, top, count, dialect)
+    prepared = answers(tokens, top, count)
     listening = socket.create_server(("127.0.0.1", 0), backlog=1024)
     listening.setblocking(False)
     click.echo(listening.getsockname()[1])
