@@ -3,7 +3,7 @@ GPU, in the minutes that there are.
 
 vLLM is started, several pages at a time ask it, most important first, and OUT.tar.gz has what came.
 The same command goes on where this one was cut off: no command of a page that ended well is run
-again.
+again. ``--plan`` says beforehand how long it takes.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from bench.gallery.__main__ import model_options, why_not
 from bench.gallery.data import FOLDER
 from bench.gallery.index import index
 from bench.gallery.use import USES
-from bench.gpu import servers
+from bench.gpu import plan, servers
 
 __all__ = ["main"]
 
@@ -128,7 +128,7 @@ def pack(out: Path) -> Path:
 )
 @click.option(
     "--data",
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    type=click.Path(file_okay=False, path_type=Path),
     default=FOLDER,
     show_default=True,
     help="Folder that python -m bench.gallery.data wrote.",
@@ -161,6 +161,10 @@ def pack(out: Path) -> Path:
     help=f"More options of vllm serve, as in '--quantization fp8'; '{TOOLS}' for the page tools; or"
     ' "--default-chat-template-kwargs \'{\\"enable_thinking\\": false}\'" for a model that thinks.',
 )
+@click.option("--plan", "is_plan", is_flag=True, help="Print the estimate, and start nothing.")
+@click.option(
+    "--billions", default=8.0, show_default=True, help="Parameters of the model, for --plan."
+)
 @click.option("--provider", default="vllm", show_default=True)
 @click.option("--base-url", help="A server that answers already, in the place of vLLM.")
 def main(
@@ -173,10 +177,16 @@ def main(
     workers: int,
     gpu_memory: float,
     serve: str,
+    is_plan: bool,
+    billions: float,
     provider: str,
     base_url: str | None,
 ) -> None:
     """Make the pages that are not there yet, and pack OUT.tar.gz."""
+    if is_plan:
+        estimate = plan.Estimate(billions, workers)
+        click.echo(plan.estimated(names or PAGES, estimate, PACKING / 60, size))
+        return
     until = time.monotonic() + 60 * size - PACKING
     out = out.resolve()
     name, _, folder = model.partition("=")

@@ -16,7 +16,7 @@ from bench.biases import fixed
 from bench.commands import Place
 from bench.gallery.use import USES
 from bench.gpu import __main__ as program
-from bench.gpu import servers, vllm_overhead
+from bench.gpu import plan, servers, vllm_overhead
 from tests.support.exact import ExactModel, ExactServer
 from tests.support.letters import PAGE
 
@@ -64,6 +64,20 @@ def test_a_page_that_was_cut_off_is_made_at_the_next_call(
     assert "| exact | [Letters](decisions.md) | temperature 1 |" in (
         tmp_path / "out" / "pages" / "index.md"
     ).read_text(encoding="utf-8")
+
+
+def test_the_plan_counts_what_the_committed_pages_took() -> None:
+    """A larger model takes longer, a page without recorded requests is named; nothing starts."""
+    small, large = (
+        CliRunner().invoke(program.main, ["nowhere", "--plan", "--billions", billions])
+        for billions in ("0.5", "300")
+    )
+    assert small.exit_code == large.exit_code == 0
+    (run,) = (page.run for page in plan.read_pages(["labels"]))
+    assert f"| labels | {run.requests:,} | {run.prompt_tokens:,} |" in small.output
+    assert "--size 30 does not fit" in large.output
+    silent = plan.estimated(["labels", "nothing"], plan.Estimate(1.0, 6), 1.0, 30.0)
+    assert "not counted: nothing" in silent
 
 
 def test_every_page_is_a_command_that_the_gallery_takes(tmp_path: Path) -> None:
