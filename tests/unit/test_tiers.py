@@ -34,9 +34,7 @@ def test_a_quick_test_reaches_no_server() -> None:
 
 
 def test_what_is_quick() -> None:
-    """Modules that start nothing are; those with a server or an engine, and the studies, are
-    not.
-    """
+    """Modules that start nothing are; those with a server or an engine are not."""
     assert _alone(TESTS / "laws" / "test_law_statistics.py")
     others = (
         "unit/jobs/test_hosted.py",
