@@ -18,8 +18,7 @@ from typing import Any, Literal, TypeAlias
 
 from blackbox_lb.deploy.batch_files import check_announcement, check_upload
 from blackbox_lb.deploy.decision_policy import DecisionPolicy
-from blackbox_lb.deploy.part_requests import PartRequest
-from blackbox_lb.deploy.part_sending import (
+from blackbox_lb.deploy.part_http import (
     OK,
     PartAnswer,
     PartSending,
@@ -27,6 +26,7 @@ from blackbox_lb.deploy.part_sending import (
     returned,
     run_now,
 )
+from blackbox_lb.deploy.part_requests import PartRequest
 from blackbox_lb.deploy.request_policy import RequestPolicy, UrlPurpose, endpoint
 from blackbox_lb.errors import InputError
 

@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 from urllib.parse import quote
 
 from blackbox_lb.deploy.injection import DEPLOYMENT, deployment, quoted, route, to_json
-from blackbox_lb.deploy.part_requests import PartRequest, PhraseCounts
+from blackbox_lb.deploy.part_requests import PartRequest
+from blackbox_lb.deploy.part_sender import PhraseCounts
 from blackbox_lb.deploy.proxy.error_answers import ErrorAnswer
 from blackbox_lb.deploy.proxy.served import ServedBias
 from blackbox_lb.deploy.request_policy import Others

@@ -19,8 +19,8 @@ import aiohttp
 from aiohttp import web
 
 from blackbox_lb.deploy.injection import quoted, route
+from blackbox_lb.deploy.part_http import OK, PartAnswer, PartSending, returned
 from blackbox_lb.deploy.part_requests import PartRequest
-from blackbox_lb.deploy.part_sending import OK, PartAnswer, PartSending, returned
 from blackbox_lb.deploy.proxy.bodies import LARGE, Edit, ServedBiases
 from blackbox_lb.deploy.proxy.callers import Callers
 from blackbox_lb.deploy.proxy.clients import ClientServer, read_body

@@ -22,7 +22,7 @@ from blackbox_lb.bias.features import FeatureVector, Words, bucket_of
 from blackbox_lb.bias.phases import Phases
 from blackbox_lb.deploy import part_requests
 from blackbox_lb.deploy.injection import Injection
-from blackbox_lb.deploy.part_requests import GIVEN_UP, PartSender
+from blackbox_lb.deploy.part_sender import GIVEN_UP, PartSender
 from blackbox_lb.deploy.phase_requests import PhasedRequest
 from blackbox_lb.errors import BiasError, InputError
 from tests.support.biases import phased_bias

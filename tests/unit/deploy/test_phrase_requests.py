@@ -19,7 +19,7 @@ import pytest
 from blackbox_lb import apply
 from blackbox_lb.bias.document import Bias
 from blackbox_lb.bias.records import Entry
-from blackbox_lb.deploy.part_requests import PartSender
+from blackbox_lb.deploy.part_sender import PartSender
 from blackbox_lb.errors import InputError
 from tests.support.biases import FIELDS
 from tests.support.errors import raises_naming

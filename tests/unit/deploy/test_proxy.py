@@ -24,7 +24,7 @@ from openai import OpenAI
 from blackbox_lb.bias.document import Bias
 from blackbox_lb.deploy import part_requests
 from blackbox_lb.deploy.injection import Injection
-from blackbox_lb.deploy.part_requests import PartSender
+from blackbox_lb.deploy.part_sender import PartSender
 from blackbox_lb.deploy.proxy.bodies import Edit, ServedBiases
 from blackbox_lb.deploy.proxy.callers import Callers
 from blackbox_lb.deploy.proxy.error_answers import ErrorAnswer
