@@ -252,8 +252,8 @@ class PartRequest(ABC):
         message = choice.get("message") or choice.get("delta") or {}
         if self._message.add(message):
             self._leave_alone()
-            self._show(event, choice)
-            if "delta" in choice:
+            if not text_of(choice):
+                self._show(event, choice)
                 return
         if text_of(choice) or choice.get("token_ids") or choice.get("logprobs"):
             self._add(event, choice)

@@ -47,7 +47,7 @@ class Host:
     together: tokens of an event. cut: bytes of a piece of a stream; 0: an event a piece.
     fault: "repeats" the message in its answers; "trims" its beginning, and so reads other tokens;
     "anew": begins another message; "uncounted": no usage; "thoughts": lists thoughts apart.
-    refusals: statuses of requests by their number. opening: of the first delta of a stream.
+    refusals: statuses of requests by their number. beside: deltas of a stream before its text.
     bodies: that arrived. read: how many events of each stream were read.
     """
 
@@ -73,7 +73,7 @@ class Host:
         self.cut = cut
         self.fault = fault
         self.refusals: dict[int, int] = {}
-        self.opening: dict[str, Any] = {}
+        self.beside: list[dict[str, Any]] = []
         self.bodies: list[dict[str, Any]] = []
         self.read: list[int] = []
         self._rng = np.random.default_rng(seed)
@@ -86,7 +86,8 @@ class Host:
             text = "".join(self.words[token] for token in drawn.before) + text
         choice: dict[str, Any] = {"text": text}
         if "messages" in body:
-            choice = {"message": {"role": "assistant", "content": text, **self._thoughts}}
+            message = {"role": "assistant", "content": text}
+            choice = {"message": message | {"reasoning_content": self._thoughts}}
         choice |= {"index": 0, "finish_reason": drawn.finish, "stop_reason": drawn.stop}
         choice["logprobs"] = self._listed(drawn.tokens) if body.get("logprobs") else None
         document = {**self._named(body), "choices": [choice]}
@@ -109,8 +110,9 @@ class Host:
         def said(text: str) -> dict[str, Any]:
             return {"delta": {"content": text}} if is_chat else {"text": text}
 
-        if is_chat:
-            delta = {"role": "assistant", "content": "", **self._thoughts, **self.opening}
+        deltas = [{"role": "assistant", "content": ""}, *self.beside]
+        deltas += [{"reasoning_content": letter} for letter in self._thoughts]
+        for delta in deltas if is_chat else ():
             yield {**named, "choices": [{"index": 0, "delta": delta, "finish_reason": None}]}
         place = 0
         for start in range(0, len(drawn.tokens), self.together):
@@ -162,8 +164,8 @@ class Host:
         return httpx2.Response(200, content=b"".join(self.pieces(body)), headers=kind)
 
     @property
-    def _thoughts(self) -> dict[str, str]:
-        return {"reasoning_content": "hm"} if self.fault == "thoughts" else {}
+    def _thoughts(self) -> str:
+        return "hm" if self.fault == "thoughts" else ""
 
     def _drawn(self, body: dict[str, Any]) -> Drawn:
         self.bodies.append(body)
@@ -307,9 +309,11 @@ def joined(sender: PartSender, host: Host, body: Mapping[str, Any]) -> Joined:
         choice = document["choices"][0]
         text = choice["message"]["content"] if "message" in choice else choice["text"]
         return Joined(text, choice["finish_reason"], document.get("usage"), document)
-    finishes = [choice["finish_reason"] for event in events for choice in event["choices"]]
-    assert set(finishes[:-1]) <= {None}
-    return Joined(text_in(events), finishes[-1], events[-1].get("usage"), {})
+    choices = [choice for event in events for choice in event["choices"]]
+    assert len([choice for choice in choices if "role" in choice["delta"]]) == 1
+    assert {choice["finish_reason"] for choice in choices[:-1]} <= {None}
+    finish = choices[-1]["finish_reason"]
+    return Joined(text_in(events), finish, events[-1].get("usage"), {})
 
 
 def clients(handle: Callable[[Any], Any]) -> Iterator[openai.OpenAI | openai.AsyncOpenAI]:

@@ -213,8 +213,10 @@ def test_parts_that_do_not_fit_are_replaced(
     host = host_of(fault, ids=ids)
     sender = sender_of(forced())
     for _ in range(GIVEN_UP + 2):
-        answer = joined(sender, host, request(max_tokens=3, temperature=0, stream=stream))
+        body = request(max_tokens=3, temperature=0, stream=stream, seed=5)
+        answer = joined(sender, host, body)
         assert (answer.text, answer.finish) == (" c c c", "length")
+        assert host.bodies[-1]["seed"] == 5
     tried = 1 if fault in ("uncounted", "thoughts") else 2
     assert len(host.bodies) == GIVEN_UP * (tried + 1) + 2
     warned = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]

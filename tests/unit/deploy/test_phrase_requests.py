@@ -177,7 +177,7 @@ def test_nothing_that_a_client_got_is_taken_back(temperature: float) -> None:
         whole = joined(sender_of(bias_of()), host_of(seed=seed), body)
         streamed = in_parts(sender_of(bias_of()), {**body, "stream": True})
         text = ""
-        for events in steps(streamed, host_of(seed=seed)):
+        for events in steps(streamed, host_of(seed=seed, cut=seed * 37)):
             text += text_in(events)
             assert not any(phrase in f"{text} " for phrase in PHRASES)
         assert text == whole.text
@@ -187,16 +187,18 @@ STEP = ("sky red fish sky", "blue", "fish .")
 """Answers with one step back, of which " sky blue fish" is left."""
 
 
-def test_a_step_back_takes_one_token_and_the_rest() -> None:
+@pytest.mark.parametrize("cut", [0, 10_000], ids=["events", "at once"])
+def test_a_step_back_takes_one_token_and_the_rest(cut: int) -> None:
     """Where a phrase is complete nothing more is read; its first token is banned for one token; all
     that was thrown away is told beside the usage of the answer.
     """
-    host = scripted("sky red fish blue sky", "blue red", "fish .")
+    host = scripted("sky red fish blue sky", "blue red", "fish .", cut=cut)
     answer = joined(sender_of(bias_of(sky=1.5)), host, request(max_tokens=9, seed=5))
     [choice] = answer.document["choices"]
     assert choice["message"] == {"role": "assistant", "content": " sky blue fish"}
     assert (choice["finish_reason"], choice["index"]) == ("stop", 0)
-    assert host.read == [5, 3, 4]  # role, three tokens and the one that tells that "fish" has ended
+    if not cut:  # role, three tokens and the one that tells that "fish" has ended
+        assert host.read == [5, 3, 4]
     assert [body["logit_bias"] for body in host.bodies] == [
         {"3": 1.5},
         {"3": 1.5, "0": -100},
@@ -360,19 +362,28 @@ def test_answers_of_a_fixed_form_are_left_alone(
     in_parts(sender, request(response_format={"type": "text"}, n=1, stop=[]))
 
 
-def test_calls_and_thoughts_are_left_alone() -> None:
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+def test_calls_and_thoughts_are_left_alone(stream: bool) -> None:
     """What comes with them goes out as it is, and a phrase behind them is let through."""
-    call = {"index": 0, "id": "c", "type": "function", "function": {"name": "f", "arguments": "{"}}
+    sender = sender_of(bias_of())
     host = scripted("red fish .")
-    host.opening = {"tool_calls": [call]}
-    body = request(tools=[{"type": "function"}])
-    [choice] = joined(sender_of(bias_of()), host, body).document["choices"]
-    del call["index"]
-    assert choice["message"]["tool_calls"] == [call]
-    answer = joined(sender_of(bias_of()), scripted("red fish .", fault="thoughts"), request())
-    message = answer.document["choices"][0]["message"]
-    assert (message["content"], message["reasoning_content"]) == (" red fish", "hm")
-    assert answer.usage["x_phrases"]["let_through"] == 1
+    host.beside = [
+        {"tool_calls": [{"index": 0, "id": "c", "function": {"name": "f", "arguments": "{"}}]},
+        {"tool_calls": [{"index": 1, "id": "d", "function": {"name": "g", "arguments": "{}"}}]},
+        {"tool_calls": [{"index": 0, "function": {"arguments": "}"}}]},
+    ]
+    answer = joined(sender, host, request(tools=[{"type": "function"}], stream=stream))
+    assert answer.text == " red fish"
+    if not stream:
+        assert answer.document["choices"][0]["message"]["tool_calls"] == [
+            {"id": "c", "function": {"name": "f", "arguments": "{}"}},
+            {"id": "d", "function": {"name": "g", "arguments": "{}"}},
+        ]
+    answer = joined(sender, scripted("red fish .", fault="thoughts"), request(stream=stream))
+    assert answer.text == " red fish"
+    if not stream:
+        assert answer.document["choices"][0]["message"]["reasoning_content"] == "hm"
+    assert sender.counts.let_through == 2
 
 
 def test_a_server_that_cannot_go_on_is_refused_by_name() -> None:
