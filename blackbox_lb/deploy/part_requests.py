@@ -252,7 +252,7 @@ class PartRequest(ABC):
         message = choice.get("message") or choice.get("delta") or {}
         if self._message.add(message):
             self._leave_alone()
-            if not text_of(choice):
+            if "delta" in choice and not text_of(choice):
                 self._show(event, choice)
                 return
         if text_of(choice) or choice.get("token_ids") or choice.get("logprobs"):
