@@ -255,7 +255,8 @@ class PartRequest(ABC):
             if "delta" in choice and not text_of(choice):
                 self._show(event, choice)
                 return
-        if text_of(choice) or choice.get("token_ids") or choice.get("logprobs"):
+        has_tokens = text_of(choice) or choice.get("token_ids") or choice.get("logprobs")
+        if has_tokens or "message" in choice:
             self._add(event, choice)
         elif "role" in message and self._parts == 1 and not self._pieces:
             self._show(event, choice)

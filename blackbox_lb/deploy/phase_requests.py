@@ -76,7 +76,7 @@ class PhasedRequest(PartRequest):
         self._begun = self._text
         self._begun_ids = [token for _, text in self._pieces for token in text.ids]
         self._awaited = list[str]()
-        self._repeats_nothing = False
+        self._lacks_begun = False
         if self._parts + 1 < MOST_PARTS:
             self._awaited = self._awaited_texts(boundary.text)
         return NextPart(stops=self._awaited)
@@ -97,7 +97,7 @@ class PhasedRequest(PartRequest):
         # A server that reads a call from the text of all parts puts none of it into the content,
         # nor the mark of a call that it cannot read.
         if "message" in choice and self._rules.repeats and not self._message.calls:
-            self._repeats_nothing = not text.startswith(self._begun)
+            self._lacks_begun = not text.startswith(self._begun)
             text = text.removeprefix(self._begun)
         self._append(event, choice, text)
 
@@ -121,12 +121,8 @@ class PhasedRequest(PartRequest):
         self._counted += completion_tokens
         ended = self._ending.get("finish_reason")
         reason = self._ending.get(str(self._rules.stop_reason))
-        is_cut = (
-            bool(self._phases.features)
-            and ended == "length"
-            and self._size is not None
-            and completion_tokens >= self._size
-        )
+        has_reached_size = self._size is not None and completion_tokens >= self._size
+        is_phase_full = bool(self._phases.features) and ended == "length" and has_reached_size
         has_met_text = ended == "stop" and reason in self._awaited
         has_tokens = self._most is None or self._counted < self._most
         has_room = has_tokens and self._parts < MOST_PARTS
@@ -135,7 +131,7 @@ class PhasedRequest(PartRequest):
             self._append(self._opening, {"index": 0, **addition}, str(reason))
         if has_met_text and not has_room:
             self._ending["finish_reason"] = "length"
-        goes_on = has_room and (is_cut or has_met_text)
+        goes_on = has_room and (is_phase_full or has_met_text)
         if not goes_on and self._parts > 1 and unfit is None:
             self._sender.count(None)
         return not goes_on
@@ -178,7 +174,7 @@ class PhasedRequest(PartRequest):
             return "the server read the part before as other tokens"
         if self._counted >= REPEATED and text.startswith(self._begun):
             return "the server repeats the part before"
-        if self._repeats_nothing and not self._has_begun_a_call():
+        if self._lacks_begun and not self._has_begun_a_call():
             return "the server did not repeat the part before, as its profile says"
         return None
 

@@ -15,6 +15,7 @@ from blackbox_lb.bias.document import Bias
 from blackbox_lb.bias.features import FeatureVector, Words, bucket_of
 from blackbox_lb.bias.phases import Phases
 from blackbox_lb.deploy import part_requests
+from blackbox_lb.deploy.part_requests import PartRequest
 from blackbox_lb.deploy.part_sender import GIVEN_UP, PartSender
 from blackbox_lb.errors import BiasError, InputError
 from tests.support.biases import phased_bias
@@ -64,6 +65,17 @@ def forced_by_prompt() -> Bias:
     first = {token: 200.0 * (token == 1) for token in range(5)}
     rest = {token: 50.0 * (token == 2) for token in range(5)}
     return phased_bias("first", (first, rest), features=(Words(vectors=(vector,)),))
+
+
+def take(
+    parts: PartRequest, message: dict[str, Any], finish: str, *, prompt: int, made: int
+) -> dict[str, Any]:
+    """Give a whole answer, of so many tokens behind so many, to a part; the part's request."""
+    body: dict[str, Any] = json.loads(parts.body())
+    usage = {"prompt_tokens": prompt, "completion_tokens": made}
+    choice = {"finish_reason": finish, "message": {"role": "assistant", **message}}
+    parts.take(json.dumps({"choices": [choice], "usage": usage}).encode())
+    return body
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
@@ -249,13 +261,15 @@ def test_a_server_that_repeats_what_it_continues(caplog: pytest.LogCaptureFixtur
     answer = joined(sender, host_of(ids=False), body)
     assert (answer.text, sender.apart) == (" c c c", 1)
     assert "did not repeat the part before" in caplog.text
+    sender = sender_of(forced("llamacpp"))
+    parts = in_parts(sender, body)
+    take(parts, {"content": " b"}, "length", prompt=3, made=1)
+    take(parts, {"content": ""}, "stop", prompt=4, made=1)
+    assert sender.apart == 1
     long = in_parts(sender_of(bias_of("opening:8")), request(max_tokens=20))
     words = " one two three four five six seven eight"
-    for text, prompt, made in ((words, 7, 8), (words + " nine", 15, 1)):
-        long.body()
-        usage = {"prompt_tokens": prompt, "completion_tokens": made}
-        choice = {"message": {"content": text}, "finish_reason": "length"}
-        long.take(json.dumps({"choices": [choice], "usage": usage}).encode())
+    take(long, {"content": words}, "length", prompt=7, made=8)
+    take(long, {"content": f"{words} nine"}, "length", prompt=15, made=1)
     assert "the server repeats the part before" in caplog.text
 
 
@@ -294,11 +308,10 @@ def with_tools(*parts: dict[str, Any], provider: str = "vllm") -> tuple[PartSend
     sender = sender_of(bias_of("first", provider))
     sent = in_parts(sender, request(max_tokens=30, tools=TOOLS))
     for number, part in enumerate(parts):
-        assert json.loads(sent.body())["tools"] == TOOLS
-        usage = {"prompt_tokens": 7 + number, "completion_tokens": 9 if number else 1}
-        message = {"role": "assistant", **part}
-        choice = {"index": 0, "finish_reason": message.pop("ended"), "message": message}
-        sent.take(json.dumps({"choices": [choice], "usage": usage}).encode())
+        message = dict(part)
+        finish = message.pop("ended")
+        body = take(sent, message, finish, prompt=7 + number, made=9 if number else 1)
+        assert body["tools"] == TOOLS
     assert not sent.more
     return sender, json.loads(sent.answer)["choices"][0]
 
