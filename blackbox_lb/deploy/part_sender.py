@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from blackbox_lb.deploy.part_checks import left_alone
 from blackbox_lb.errors import InputError
 
 if TYPE_CHECKING:
@@ -96,7 +97,7 @@ class PartSender:
 
         Raises InputError: it cannot be answered in parts.
         """
-        from blackbox_lb.deploy.phase_requests import PhasedRequest, left_alone
+        from blackbox_lb.deploy.phase_requests import PhasedRequest
         from blackbox_lb.deploy.phrase_requests import SteppedRequest
 
         if self.phrases is None:

@@ -15,9 +15,9 @@ from typing import Any
 from blackbox_lb.bias.phases import MOST_PARTS, Boundary
 from blackbox_lb.bias.stepping import REST, SteppingBack
 from blackbox_lb.deploy.part_answers import joined_logprobs, pieces_of, text_of, with_text
+from blackbox_lb.deploy.part_checks import check_phased
 from blackbox_lb.deploy.part_requests import NextPart, PartRequest
 from blackbox_lb.deploy.part_sender import PartSender, PhraseCounts
-from blackbox_lb.deploy.phase_requests import check_phased
 from blackbox_lb.providers.stepping_back import check_steps_back
 
 

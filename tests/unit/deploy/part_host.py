@@ -87,7 +87,9 @@ class Host:
         choice: dict[str, Any] = {"text": text}
         if "messages" in body:
             message = {"role": "assistant", "content": text}
-            choice = {"message": message | {"reasoning_content": self._thoughts}}
+            if self._thoughts:
+                message["reasoning_content"] = self._thoughts
+            choice = {"message": message}
         choice |= {"index": 0, "finish_reason": drawn.finish, "stop_reason": drawn.stop}
         choice["logprobs"] = self._listed(drawn.tokens) if body.get("logprobs") else None
         document = {**self._named(body), "choices": [choice]}
