@@ -18,6 +18,8 @@ import pytest
 from blackbox_lb import apply
 from blackbox_lb.bias.document import Bias
 from blackbox_lb.bias.records import Entry
+from blackbox_lb.deploy.injection import Injection
+from blackbox_lb.deploy.part_sender import PartSender
 from blackbox_lb.errors import InputError
 from tests.support.biases import FIELDS, phased_bias
 from tests.support.errors import raises_naming
@@ -222,6 +224,20 @@ def test_a_step_back_takes_one_token_and_the_rest(cut: int) -> None:
             "prompt_tokens_of_all_requests": 3 + 4 + 5,
         },
     }
+
+
+@pytest.mark.parametrize(
+    ("rule", "kept"), [("ours", {"3": 1.5}), ("theirs", {"0": 5}), ("add", {"3": 1.5, "0": 5})]
+)
+def test_a_ban_holds_whatever_the_request_asks_for(rule: Any, kept: dict[str, float]) -> None:
+    """Its own bias follows the rule for conflicts, but for the banned token."""
+    bias = bias_of(sky=1.5)
+    sender = PartSender.of(bias, Injection.of(bias, rule), None)
+    assert sender is not None
+    host = scripted(*STEP)
+    joined(sender, host, request(logit_bias={"0": 5}))
+    sent = [body["logit_bias"] for body in host.bodies]
+    assert sent == [kept, {**kept, "0": -100}, kept]
 
 
 def test_a_server_that_drops_parts_of_characters_is_asked_for_a_few_more() -> None:
