@@ -12,7 +12,6 @@ import pytest
 
 from blackbox_lb import apply, apply_batch
 from blackbox_lb.bias.document import Bias
-from blackbox_lb.bias.features import FeatureVector, Words, bucket_of
 from blackbox_lb.bias.phases import Phases
 from blackbox_lb.deploy import part_requests
 from blackbox_lb.deploy.part_requests import PartRequest
@@ -56,15 +55,6 @@ def forced(provider: str = "vllm") -> Bias:
     first = {token: 50.0 * (token == 1) for token in range(5)}
     rest = {token: 50.0 * (token == 2) for token in range(5)}
     return phased_bias("first", (first, rest), provider=provider)
-
-
-def forced_by_prompt() -> Bias:
-    """The first token is " b"; all others are " c", and " d" where the prompt says other."""
-    values = (0.0, 0.0, 0.0, 100.0, 0.0)
-    vector = FeatureVector(name="other", bucket=bucket_of("other"), values=values)
-    first = {token: 200.0 * (token == 1) for token in range(5)}
-    rest = {token: 50.0 * (token == 2) for token in range(5)}
-    return phased_bias("first", (first, rest), features=(Words(vectors=(vector,)),))
 
 
 def take(
@@ -117,13 +107,15 @@ def test_the_parts_are_drawn_like_one_answer(spec: str, word: str, stream: bool)
 @pytest.mark.parametrize("place", range(2), ids=["sync", "async"])
 def test_every_client_joins_the_parts(place: int) -> None:
     """Text, usage and finish reason are those of one answer; a refused part alone is asked for
-    again; a limit, a seed and stop texts go on from part to part.
+    again; a limit, a seed and stop texts go on from part to part, and a group's name into none.
     """
     host = host_of()
     host.refusals = {1: 429}
     client = apply([*clients(host.handle)][place], forced())
-    text, finish, usage = ask(client, max_tokens=3, temperature=0)
+    group = {"blb_group": "sales"}
+    text, finish, usage = ask(client, max_tokens=3, temperature=0, extra_body=group)
     assert (text, finish) == (" b c c", "length")
+    assert not any("blb_group" in body for body in host.bodies)
     prompt = 2 * len(PROMPT) + 1
     assert (usage.prompt_tokens, usage.completion_tokens) == (prompt, 3)
     assert usage.prompt_tokens_details.cached_tokens == 4
@@ -138,22 +130,6 @@ def test_every_client_joins_the_parts(place: int) -> None:
     assert sent == [(5, ["x"]), (6, ["x"])]
     assert ask(client, max_tokens=1, temperature=0)[:2] == (" b", "length")
     assert len(host.bodies) == 8
-
-
-@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
-@pytest.mark.parametrize("place", range(2), ids=["sync", "async"])
-def test_a_client_sends_what_depends_on_prompt_and_phase(place: int, stream: bool) -> None:
-    """The prompt is read once, and its bias goes into every part; its field of the group into
-    none.
-    """
-    host = host_of()
-    client = apply([*clients(host.handle)][place], forced_by_prompt())
-    common: dict[str, Any] = {"max_tokens": 3, "temperature": 0, "stream": stream}
-    assert ask(client, **common)[0] == " b c c"
-    messages = [{"role": "user", "content": "other"}]
-    extra = {"blb_group": "sales"}
-    assert ask(client, **common, messages=messages, extra_body=extra)[0] == " b d d"
-    assert not any("blb_group" in body for body in host.bodies)
 
 
 def test_a_part_is_asked_for_three_times() -> None:
@@ -280,6 +256,8 @@ def test_a_server_that_repeats_what_it_continues(caplog: pytest.LogCaptureFixtur
         ({"tools": [{}], "stream": True}, ("tools", "stream")),
         ({"tools": [{}], "tool_choice": "required"}, ("tool_choice",)),
         ({"response_format": {"type": "json_object"}}, ("form",)),
+        ({"guided_json": {}, "structured_outputs": {"regex": "a"}}, ("form",)),
+        ({"functions": [{"name": "f"}]}, ("functions",)),
         ({"messages": [{"role": "assistant", "content": "x"}]}, ("message",)),
         ({"messages": None, "prompt": [1, 2]}, ("prompt", "text")),
     ],
