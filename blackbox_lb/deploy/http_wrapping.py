@@ -10,7 +10,15 @@ subclass of its library's ``Client`` or ``AsyncClient``.
 import asyncio
 import sys
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator, Mapping
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Iterable,
+    Iterator,
+    Mapping,
+)
 from contextlib import suppress
 from functools import cache
 from types import ModuleType
@@ -18,8 +26,7 @@ from typing import Any, Literal, TypeAlias
 
 from blackbox_lb.deploy.batch_files import check_announcement, check_upload
 from blackbox_lb.deploy.decision_policy import DecisionPolicy
-from blackbox_lb.deploy.part_requests import PartRequest
-from blackbox_lb.deploy.part_sending import (
+from blackbox_lb.deploy.part_http import (
     OK,
     PartAnswer,
     PartSending,
@@ -103,7 +110,9 @@ def _classes(library: ModuleType, kind: Kind) -> tuple[type, type]:
 
 
 class _Building:
-    """Builds requests with the innermost client, the caller's own."""
+    """Builds requests with the innermost client, the caller's own, and sends them with the one that
+    is wrapped. A subclass says how its kind of client waits.
+    """
 
     _inner: Any
     _root: Any
@@ -113,6 +122,10 @@ class _Building:
     _is_async = False
     """Then a text is embedded as its request is sent, which would block the event loop for
     milliseconds."""
+    _sleep: Callable[[float], Awaitable[object]]
+    _pass_on: Callable[..., Awaitable[Any]]
+    _read: Callable[[Any], Awaitable[object]]
+    _part_answer: Callable[[Any], PartAnswer]
 
     def build_request(self, method: str, url: Any, **options: Any) -> Any:
         place = endpoint(str(url))
@@ -137,7 +150,7 @@ class _Building:
             return
         content = options.get("content")
         if not isinstance(content, bytes) or not content.startswith(b"{"):
-            content = self._read(method, url, options)
+            content = self._content(method, url, options)
         if place.announces:
             check_announcement(content)
         elif content:
@@ -151,26 +164,7 @@ class _Building:
             options["content"] = content
             options.pop("json", None)
 
-    def _in_parts(self, request: Any) -> PartRequest | None:
-        """The request in parts, None where this client's bias is sent at once or does not
-        concern it.
-        """
-        policy = self._policies[-1]
-        if isinstance(policy, DecisionPolicy) or policy.parts is None:
-            return None
-        place = endpoint(str(request.url))
-        if not place.generates or request.method != "POST":
-            return None
-        return policy.in_parts(place, request.content)
-
-    def _mending(self, request: Any) -> DecisionPolicy | None:
-        """What mends the answer to a request, None for nothing."""
-        policy = self._policies[-1]
-        if isinstance(policy, DecisionPolicy) and policy.concerns(request.method, str(request.url)):
-            return policy
-        return None
-
-    def _read(self, method: str, url: Any, options: Mapping[str, Any]) -> bytes:
+    def _content(self, method: str, url: Any, options: Mapping[str, Any]) -> bytes:
         """The JSON body, empty where there is none. Raises InputError: reading it would use it
         up.
         """
@@ -189,6 +183,36 @@ class _Building:
                 "cannot add a bias to a compressed body; send it without Content-Encoding"
             )
         return bytes(request.content)
+
+    async def _sent(self, request: Any, stream: bool, options: Mapping[str, Any]) -> Any:
+        """The response to a request; a synchronous client never waits in here."""
+        if self._stopped:
+            raise RuntimeError("Cannot send a request, as the client has been closed.")
+        policy = self._policies[-1]
+        if isinstance(policy, DecisionPolicy):
+            if not policy.concerns(request.method, str(request.url)):
+                return await self._pass_on(request, stream=stream, **options)
+            answer = await self._pass_on(request, stream=False, **options)
+            return _mended(policy, request, answer)
+        place = endpoint(str(request.url))
+        if not place.generates or request.method != "POST":
+            return await self._pass_on(request, stream=stream, **options)
+        parts = policy.in_parts(place, request.content)
+        if parts is None:
+            if self._is_async and policy.injection.embeds:
+                content = await asyncio.to_thread(policy.rewritten, place, request.content)
+                request = _with_body(request, content)
+            return await self._pass_on(request, stream=stream, **options)
+
+        async def send_part(body: bytes) -> PartAnswer:
+            answer = await self._pass_on(_with_body(request, body), stream=True, **options)
+            return self._part_answer(answer)
+
+        failures = (self._library.TransportError,)
+        answer = await self._joined(PartSending(parts, send_part, failures, self._sleep))
+        if not stream:
+            await self._read(answer)
+        return answer
 
     async def _joined(self, sending: PartSending) -> Any:
         """The response to a request in parts; where it is a stream, its parts are asked for as it
@@ -212,45 +236,27 @@ class _Building:
     def is_closed(self) -> bool:
         return self._stopped or bool(self._inner.is_closed)
 
-    def _check_open(self) -> None:
-        if self._stopped:
-            raise RuntimeError("Cannot send a request, as the client has been closed.")
-
 
 class _Sync(_Building):
+    _sleep = staticmethod(returned(time.sleep))
+
     def send(self, request: Any, *, stream: bool = False, **options: Any) -> Any:
-        self._check_open()
-        mending = self._mending(request)
-        if mending is not None:
-            answer = self._inner.send(request, stream=False, **options)
-            return _mended(mending, request, answer)
-        parts = self._in_parts(request)
-        if parts is None:
-            return self._inner.send(request, stream=stream, **options)
+        return run_now(self._sent(request, stream, options))
 
-        async def send_part(body: bytes) -> PartAnswer:
-            answer = self._inner.send(_with_body(request, body), stream=True, **options)
+    async def _pass_on(self, request: Any, **options: Any) -> Any:
+        return self._inner.send(request, **options)
 
-            async def pieces() -> AsyncGenerator[bytes, None]:
-                for piece in answer.iter_bytes():
-                    yield piece
+    async def _read(self, answer: Any) -> None:
+        answer.read()
 
-            return PartAnswer(
-                answer,
-                answer.status_code,
-                answer.headers,
-                returned(answer.read),
-                pieces,
-                returned(answer.close),
-            )
+    def _part_answer(self, answer: Any) -> PartAnswer:
+        async def pieces() -> AsyncGenerator[bytes, None]:
+            for piece in answer.iter_bytes():
+                yield piece
 
-        failures = (self._library.TransportError,)
-        answer = run_now(
-            self._joined(PartSending(parts, send_part, failures, returned(time.sleep)))
-        )
-        if not stream:
-            answer.read()
-        return answer
+        read = returned(answer.read)
+        close = returned(answer.close)
+        return PartAnswer(answer, answer.status_code, answer.headers, read, pieces, close)
 
     def close(self) -> None:
         self._stopped = True
@@ -259,40 +265,26 @@ class _Sync(_Building):
 
 class _Async(_Building):
     _is_async = True
+    _sleep = staticmethod(asyncio.sleep)
 
     async def send(self, request: Any, *, stream: bool = False, **options: Any) -> Any:
-        self._check_open()
-        mending = self._mending(request)
-        if mending is not None:
-            answer = await self._inner.send(request, stream=False, **options)
-            return _mended(mending, request, answer)
-        place = endpoint(str(request.url))
-        policy = self._policies[-1]
-        is_ours = place.generates and request.method == "POST"
-        parts = self._in_parts(request)
-        if parts is None:
-            if is_ours and isinstance(policy, RequestPolicy) and policy.injection.embeds:
-                request = _with_body(
-                    request, await asyncio.to_thread(policy.rewritten, place, request.content)
-                )
-            return await self._inner.send(request, stream=stream, **options)
+        return await self._sent(request, stream, options)
 
-        async def send_part(body: bytes) -> PartAnswer:
-            answer = await self._inner.send(_with_body(request, body), stream=True, **options)
-            return PartAnswer(
-                answer,
-                answer.status_code,
-                answer.headers,
-                answer.aread,
-                answer.aiter_bytes,
-                answer.aclose,
-            )
+    async def _pass_on(self, request: Any, **options: Any) -> Any:
+        return await self._inner.send(request, **options)
 
-        failures = (self._library.TransportError,)
-        answer = await self._joined(PartSending(parts, send_part, failures, asyncio.sleep))
-        if not stream:
-            await answer.aread()
-        return answer
+    async def _read(self, answer: Any) -> None:
+        await answer.aread()
+
+    def _part_answer(self, answer: Any) -> PartAnswer:
+        return PartAnswer(
+            answer,
+            answer.status_code,
+            answer.headers,
+            answer.aread,
+            answer.aiter_bytes,
+            answer.aclose,
+        )
 
     async def aclose(self) -> None:
         self._stopped = True

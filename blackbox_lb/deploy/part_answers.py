@@ -6,60 +6,66 @@ import json
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from blackbox_lb.bias.stepping import AnswerPiece
 
 ID_IN_TOKEN = "token_id:"  # noqa: S105 - how vLLM writes an id in the place of a token's text
-
-
-@dataclass
-class PhaseAnswer:
-    """The answer to one request: its fields without the choice, the choice, and its text. The
-    events of a stream are collected into the same fields.
-    """
-
-    answer: dict[str, Any] = field(default_factory=dict)
-    choice: dict[str, Any] = field(default_factory=dict)
-    text: str = ""
-
-    @property
-    def calls(self) -> list[Any]:
-        """The calls of functions that the server read from its text."""
-        return (self.choice.get("message") or {}).get("tool_calls") or []
-
-    def add(self, event: Mapping[str, Any]) -> None:
-        """One event of a stream, or a whole answer."""
-        self.answer = {
-            **event,
-            **{name: value for name, value in self.answer.items() if value is not None},
-        }
-        self.answer |= {"usage": event.get("usage") or self.answer.get("usage")}
-        for choice in event["choices"]:
-            message = choice.get("message") or choice.get("delta") or choice
-            self.text += text_of(choice)
-            ids = [*self.choice.get("token_ids", ()), *(choice.get("token_ids") or ())]
-            self.choice |= {name: value for name, value in choice.items() if value is not None} | {
-                "token_ids": ids
-            }
-            self.choice["thoughts"] = (
-                self.choice.get("thoughts")
-                or message.get("reasoning_content")
-                or message.get("reasoning")
-            )
-
-    def counted(self, name: str) -> int | None:
-        number = (self.answer.get("usage") or {}).get(f"{name}_tokens")
-        if isinstance(number, int):
-            return number
-        return None
+THOUGHTS = ("reasoning_content", "reasoning")
+"""The fields in which servers list thoughts apart from an answer."""
 
 
 def text_of(choice: Mapping[str, Any]) -> str:
     """The text of a choice, of chat or of completions, whole or as an event of a stream."""
     message = choice.get("message") or choice.get("delta") or choice
     return message.get("content") or message.get("text") or ""
+
+
+class MessageFields:
+    """What a message has beside its text, collected from whole messages or from pieces of them."""
+
+    def __init__(self) -> None:
+        self._fields: dict[str, Any] = {}
+        self._calls: dict[int, dict[str, Any]] = {}
+
+    @property
+    def calls(self) -> list[dict[str, Any]]:
+        """The calls of functions that the server read from its text."""
+        return [self._calls[place] for place in sorted(self._calls)]
+
+    @property
+    def has_thoughts(self) -> bool:
+        return any(self._fields.get(name) for name in THOUGHTS)
+
+    def add(self, message: Mapping[str, Any]) -> bool:
+        """Whether thoughts or calls are in it."""
+        has_more = False
+        for name, value in message.items():
+            if name == "tool_calls" and value:
+                has_more = True
+                for place, piece in enumerate(value):
+                    self._add_call(int(piece.get("index") or place), piece)
+            elif name in THOUGHTS and value:
+                has_more = True
+                self._fields[name] = (self._fields.get(name) or "") + value
+            elif name != "content":
+                self._fields.setdefault(name, value)
+        return has_more
+
+    def _add_call(self, place: int, piece: Mapping[str, Any]) -> None:
+        call = self._calls.setdefault(place, {"function": {}})
+        function = call["function"]
+        for name, value in (piece.get("function") or {}).items():
+            is_text = name == "arguments" and name in function
+            function[name] = function[name] + value if is_text else value
+        call |= {name: value for name, value in piece.items() if name not in ("index", "function")}
+
+    def with_text(self, text: str) -> dict[str, Any]:
+        """The message with its text."""
+        message = {"role": "assistant", **self._fields, "content": text}
+        if self._calls:
+            message |= {"content": text or None, "tool_calls": self.calls}
+        return message
 
 
 def with_calls(choice: Mapping[str, Any]) -> dict[str, Any]:

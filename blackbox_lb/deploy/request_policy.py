@@ -19,7 +19,8 @@ from pydantic_core import from_json
 from blackbox_lb.bias.document import Bias
 from blackbox_lb.bias.features import GROUP
 from blackbox_lb.deploy.injection import Injection, deployment, quoted, route
-from blackbox_lb.deploy.part_requests import PartRequest, PartSender
+from blackbox_lb.deploy.part_requests import PartRequest
+from blackbox_lb.deploy.part_sender import PartSender
 from blackbox_lb.errors import InputError
 from blackbox_lb.literals import OnConflict
 from blackbox_lb.providers.packaged import end_notice_by_name

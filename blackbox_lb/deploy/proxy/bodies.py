@@ -4,12 +4,14 @@ network.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import Any, NamedTuple
+import asyncio
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple, TypeVar
 from urllib.parse import quote
 
 from blackbox_lb.deploy.injection import DEPLOYMENT, deployment, quoted, route, to_json
-from blackbox_lb.deploy.part_requests import PartRequest, PhraseCounts
+from blackbox_lb.deploy.part_requests import PartRequest
+from blackbox_lb.deploy.part_sender import PhraseCounts
 from blackbox_lb.deploy.proxy.error_answers import ErrorAnswer
 from blackbox_lb.deploy.proxy.served import ServedBias
 from blackbox_lb.deploy.request_policy import Others
@@ -25,6 +27,24 @@ MOST = {"values": (b",[{", 1_000_000), "keys": (b":", 250_000)}
 They bound the time and the memory of reading one: Python holds everybody else up while it reads
 numbers or keys in a row, 0.1 s at these limits. A prompt of a million token ids is within them, and
 so is a text of a million tokens."""
+
+Result = TypeVar("Result")
+
+
+class LargeBodies:
+    """Reads large bodies beside the event loop, one at a time: each thread that computes makes
+    everybody else wait its turn.
+    """
+
+    def __init__(self) -> None:
+        self._turn = asyncio.Semaphore()
+
+    async def read(self, size: int, function: Callable[..., Result], *arguments: Any) -> Result:
+        """The result of a function that reads a body of so many bytes."""
+        if size <= LARGE:
+            return function(*arguments)
+        async with self._turn:
+            return await asyncio.to_thread(function, *arguments)
 
 
 class Edit(NamedTuple):

@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
-import importlib
+import sys
 import zlib
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from blackbox_lb.deploy.injection import quoted
 from blackbox_lb.deploy.proxy.error_answers import ErrorAnswer
 
-_MODULES = ("compression.zstd", "backports.zstd")
-"""Zstandard in Python 3.14 and its backport for earlier versions."""
-_WINDOWS = {"gzip": 16 + zlib.MAX_WBITS, "x-gzip": 16 + zlib.MAX_WBITS, "deflate": zlib.MAX_WBITS}
-"""What zlib needs to know of a format."""
+if sys.version_info >= (3, 14):
+    from compression.zstd import ZstdDecompressor, ZstdError
+else:
+    from backports.zstd import ZstdDecompressor, ZstdError
+
+_DECOMPRESSORS: dict[str, Callable[[], Any]] = {
+    "gzip": partial(zlib.decompressobj, 16 + zlib.MAX_WBITS),
+    "x-gzip": partial(zlib.decompressobj, 16 + zlib.MAX_WBITS),
+    "deflate": zlib.decompressobj,
+    "zstd": ZstdDecompressor,
+}
+"""What makes a decompressor, by the name of a coding."""
 
 
 def decoded(content: bytes, encoding: str, most: int) -> bytes:
@@ -30,13 +39,19 @@ def decoded(content: bytes, encoding: str, most: int) -> bytes:
     coding = encoding.strip().lower()
     if coding in ("", "identity"):
         return content
-    decoder = _decoder(coding)
+    if coding not in _DECOMPRESSORS:
+        raise ErrorAnswer(
+            415,
+            f"a body with Content-Encoding {quoted(coding)} is not read; send it uncompressed, or"
+            " with gzip, deflate or zstd",
+            code="compressed_body",
+        )
     unpacked = bytearray()
     while content:  # each frame of it
-        decompressor = decoder()
+        decompressor = _DECOMPRESSORS[coding]()
         try:
             unpacked += decompressor.decompress(content, most + 1 - len(unpacked))
-        except Exception as error:  # zlib and zstd have errors of their own
+        except (zlib.error, ZstdError) as error:
             raise _broken(coding) from error
         if len(unpacked) > most:
             raise ErrorAnswer(
@@ -49,26 +64,6 @@ def decoded(content: bytes, encoding: str, most: int) -> bytes:
             raise _broken(coding)
         content = decompressor.unused_data
     return bytes(unpacked)
-
-
-def _decoder(coding: str) -> Callable[[], Any]:
-    """What makes a decompressor with ``decompress(data, max_length)``, ``eof`` and
-    ``unused_data``. Raises ErrorAnswer (415): there is none of this coding.
-    """
-    if coding in _WINDOWS:
-        return lambda: zlib.decompressobj(_WINDOWS[coding])
-    if coding == "zstd":
-        for name in _MODULES:
-            try:
-                return importlib.import_module(name).ZstdDecompressor  # type: ignore[no-any-return]
-            except ImportError:
-                continue
-    raise ErrorAnswer(
-        415,
-        f"a body with Content-Encoding {quoted(coding)} is not read; send it uncompressed, or"
-        " with gzip, deflate or zstd",
-        code="compressed_body",
-    )
 
 
 def _broken(coding: str) -> ErrorAnswer:

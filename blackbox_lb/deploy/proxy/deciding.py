@@ -4,9 +4,8 @@ chat prompts of one token, and what was learned is applied.
 
 from __future__ import annotations
 
-import asyncio
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -21,7 +20,7 @@ from blackbox_lb.deploy.proxy.asking import (
     json_answer,
     whole_answer,
 )
-from blackbox_lb.deploy.proxy.bodies import LARGE, check_values
+from blackbox_lb.deploy.proxy.bodies import LargeBodies, check_values
 from blackbox_lb.deploy.proxy.compressed import decoded
 from blackbox_lb.deploy.proxy.decisions import (
     OTHER_PROMPT,
@@ -64,6 +63,7 @@ class DecisionService:
         metrics: count the answers.
         max_body: largest request body in bytes, decompressed.
         fields: of chat requests, see ``chat_fields``.
+        large: reads the bodies of requests.
     """
 
     def __init__(
@@ -73,13 +73,14 @@ class DecisionService:
         metrics: Metrics,
         max_body: int,
         fields: Mapping[str, Any],
+        large: LargeBodies,
     ) -> None:
         self.served = served
         self._upstream = upstream
         self._metrics = metrics
         self._max_body = max_body
         self._prompting = Prompting(served, upstream, fields)
-        self._reads_large = asyncio.Semaphore()
+        self._large = large
 
     async def answer(self, request: web.BaseRequest, path: str, content: bytes) -> web.Response:
         """The answer to a request.
@@ -90,15 +91,15 @@ class DecisionService:
         if request.content_type.startswith("multipart/") and default.shape is not None:
             return await self._passed(request, content, frozenset())
         encoding = ",".join(request.headers.getall("Content-Encoding", ()))
-        content = await self._beside(len(content), decoded, content, encoding, self._max_body)
+        content = await self._large.read(len(content), decoded, content, encoding, self._max_body)
         document: Any = None
         try:
-            document = await self._beside(len(content), _parsed, content)
+            document = await self._large.read(len(content), _parsed, content)
             boxes = self._boxes(document)
             if boxes and len(boxes) == len(document["questions"]):
                 return await self._passed(request, content, DECODED)
             answerable = _without(document, boxes)
-            parsed = await self._beside(len(content), parse_request, answerable, path)
+            parsed = await self._large.read(len(content), parse_request, answerable, path)
             return await self._decide(request, parsed, document, content, boxes)
         except RequestFault as fault:
             self._metrics.refused["bad_decisions"] += 1
@@ -108,13 +109,6 @@ class DecisionService:
             return _refused(refusal.answer, shape_of(document, path))
         except CorruptResponse as error:
             raise ErrorAnswer(502, str(error), code="upstream_no_decisions") from error
-
-    async def _beside(self, size: int, function: Callable[..., Any], *arguments: Any) -> Any:
-        """The result of a function, computed beside the event loop where a body is large."""
-        if size <= LARGE:
-            return function(*arguments)
-        async with self._reads_large:
-            return await asyncio.to_thread(function, *arguments)
 
     def _boxes(self, document: Any) -> list[str]:
         """The ids of questions that the upstream answers as they are."""

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from types import MappingProxyType
 
-from blackbox_lb.deploy.part_requests import PhraseCounts
+from blackbox_lb.deploy.part_sender import PhraseCounts
 from blackbox_lb.safety.printable import printable
 
 DECISIONS = ("mended", "abstained", "passed")

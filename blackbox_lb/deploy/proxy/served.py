@@ -9,7 +9,7 @@ from blackbox_lb.bias.document import Bias
 from blackbox_lb.bias.limits import check_bias
 from blackbox_lb.bias.operating import Promise
 from blackbox_lb.deploy.injection import Injection, quoted
-from blackbox_lb.deploy.part_requests import PartSender
+from blackbox_lb.deploy.part_sender import PartSender
 from blackbox_lb.errors import InputError
 from blackbox_lb.literals import OnConflict
 from blackbox_lb.providers.profile import load_profile

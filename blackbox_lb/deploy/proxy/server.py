@@ -19,9 +19,9 @@ import aiohttp
 from aiohttp import web
 
 from blackbox_lb.deploy.injection import quoted, route
+from blackbox_lb.deploy.part_http import OK, PartAnswer, PartSending, returned
 from blackbox_lb.deploy.part_requests import PartRequest
-from blackbox_lb.deploy.part_sending import OK, PartAnswer, PartSending, returned
-from blackbox_lb.deploy.proxy.bodies import LARGE, Edit, ServedBiases
+from blackbox_lb.deploy.proxy.bodies import LARGE, Edit, LargeBodies, ServedBiases
 from blackbox_lb.deploy.proxy.callers import Callers
 from blackbox_lb.deploy.proxy.clients import ClientServer, read_body
 from blackbox_lb.deploy.proxy.deciding import DecisionService
@@ -104,10 +104,11 @@ class Proxy:
         self.upstream = upstream
         self.metrics = Metrics([row.name for row in biases], biases.phrase_counts)
         self.questions = questions
+        self._large = LargeBodies()
         self._decisions: DecisionService | None = None
         if questions is not None:
             self._decisions = DecisionService(
-                questions, upstream, self.metrics, max_body, chat_fields(profile)
+                questions, upstream, self.metrics, max_body, chat_fields(profile), self._large
             )
         self._max_body = max_body
         self._grace = grace
@@ -116,7 +117,6 @@ class Proxy:
         self._connections = connections or most_connections(MOST_CLIENTS, files_each=2)
         self._callers = Callers(hosts, origins)
         self._log_request = log_request
-        self._reads_large = asyncio.Semaphore()
 
     @asynccontextmanager
     async def listening(self, host: str = "127.0.0.1", port: int = 0) -> AsyncIterator[str]:
@@ -311,13 +311,9 @@ class Proxy:
             )
 
     async def _edit(self, target: str, content: bytes) -> Edit:
-        if len(content) > LARGE:
-            # One at a time: each thread that computes makes everybody else wait its turn.
-            async with self._reads_large:
-                return await asyncio.to_thread(self.biases.edit, target, content)
-        if self.biases.embeds:
+        if self.biases.embeds and len(content) <= LARGE:
             return await asyncio.to_thread(self.biases.edit, target, content)
-        return self.biases.edit(target, content)
+        return await self._large.read(len(content), self.biases.edit, target, content)
 
     async def _in_parts(
         self, request: web.BaseRequest, target: str, parts: PartRequest, extra: Mapping[str, str]

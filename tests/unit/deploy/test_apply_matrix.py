@@ -22,7 +22,6 @@ from pydantic import BaseModel
 import blackbox_lb.openai as drop_in
 from blackbox_lb import Bias, apply
 from blackbox_lb.bias.records import Entry
-from tests.support.errors import raises_naming
 from tests.support.exact.listener import Request
 from tests.support.recording_server import Server, recording
 
@@ -268,19 +267,3 @@ def test_every_way_to_ask(
         await _now(own.close())
 
     asyncio.run(talk())
-
-
-@pytest.mark.parametrize("way", ["apply", "drop-in"])
-@pytest.mark.parametrize("name", CLASSES)
-def test_responses_are_refused(server: Server, path: Path, name: str, way: str) -> None:
-    """The Responses API takes no bias, so nothing is sent there for the biased model."""
-
-    async def talk() -> None:
-        own, biased = made(name, server, path, way, "default")
-        with raises_naming(ValueError, "logit_bias"):
-            await _now(biased.responses.create(model="tiny", input="a"))
-        await _now(biased.close())
-        await _now(own.close())
-
-    asyncio.run(talk())
-    assert not server.seen

@@ -286,6 +286,7 @@ def test_applying_twice_is_a_conflict(server: Server, client: OpenAI, bias: Bias
 @pytest.mark.parametrize(
     ("path", "body", "api"),
     [
+        ("/responses", {"model": "tiny"}, "Responses"),
         ("/responses/compact", {"model": "tiny"}, "Responses"),
         ("/assistants", {"model": "tiny"}, "Assistants"),
         ("/assistants/a1", {"model": "tiny"}, "Assistants"),

@@ -24,7 +24,7 @@ from openai import OpenAI
 from blackbox_lb.bias.document import Bias
 from blackbox_lb.deploy import part_requests
 from blackbox_lb.deploy.injection import Injection
-from blackbox_lb.deploy.part_requests import PartSender
+from blackbox_lb.deploy.part_sender import PartSender
 from blackbox_lb.deploy.proxy.bodies import Edit, ServedBiases
 from blackbox_lb.deploy.proxy.callers import Callers
 from blackbox_lb.deploy.proxy.error_answers import ErrorAnswer
@@ -49,7 +49,8 @@ from tests.support.proxy_upstream import (
     request,
     running,
 )
-from tests.unit.deploy.test_phase_requests import Host, forced
+from tests.unit.deploy.part_host import Host
+from tests.unit.deploy.test_phase_requests import forced, host_of
 
 CHUNKED = (
     b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -953,7 +954,8 @@ def test_the_parts_of_an_answer_in_phases_are_joined(monkeypatch: pytest.MonkeyP
     """Whole and as a stream, by an alias; a refused second part ends a stream with its error; bad
     requests are a 400.
     """
-    host = Host(refusals={3: 503})
+    host = host_of()
+    host.refusals = {3: 503}
     monkeypatch.setattr(part_requests, "PAUSES", (0.0,))
     answer = continuing(host, "X-Own: kept", "ETag: of-a-part")
     common: dict[str, Any] = {"model": "m@short", "messages": MESSAGES, "max_tokens": 3}
@@ -996,7 +998,7 @@ def test_parts_that_come_compressed_are_decoded(coding: str, stream: bool) -> No
     where it cannot be read, and no client gets bytes without their coding.
     """
     codings: dict[str, Any] = {"gzip": gzip.compress, "deflate": zlib.compress, "br": bytes}
-    answer = continuing(Host(), f"Content-Encoding: {coding}", pack=codings[coding])
+    answer = continuing(host_of(), f"Content-Encoding: {coding}", pack=codings[coding])
     body = {"model": "m", "messages": MESSAGES, "max_tokens": 3, "stream": stream}
     with Origin(answer).running() as origin:
         proxy = proxy_for(origin.address, in_parts(forced()))

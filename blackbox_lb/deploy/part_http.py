@@ -84,27 +84,40 @@ class PartSending:
     async def stream(self, answer: PartAnswer) -> AsyncGenerator[bytes, None]:
         """The pieces of one stream for the client, from the first answer on."""
         while True:
-            try:
-                if answer.status != OK:
+            if answer.status != OK:
+                try:
                     yield self.parts.failed(await answer.read())
-                    return
-                async with aclosing(answer.pieces()) as pieces:
-                    async for piece in pieces:
-                        yield self.parts.feed(piece)
-                        if self.parts.is_cut:
-                            break
-                yield self.parts.end()
-            finally:
-                await answer.close()
+                finally:
+                    await answer.close()
+                return
+            async with aclosing(self._read(answer)) as pieces:
+                async for piece in pieces:
+                    yield piece
             if not self.parts.more:
                 return
             answer = await self.next()
+
+    async def _read(self, answer: PartAnswer) -> AsyncGenerator[bytes, None]:
+        """What the client gets of one part that comes as a stream."""
+        try:
+            async with aclosing(answer.pieces()) as pieces:
+                async for piece in pieces:
+                    yield self.parts.feed(piece)
+                    if self.parts.is_cut:
+                        break
+            yield self.parts.end()
+        finally:
+            await answer.close()
 
     async def joined(self, answer: PartAnswer) -> JoinedAnswer:
         """The whole answer, from the first part on."""
         while answer.status == OK:
             try:
-                await self._take(answer)
+                if self.parts.reads_streams:
+                    async for _ in self._read(answer):
+                        pass
+                else:
+                    self.parts.take(await answer.read())
             except (ValueError, TypeError, KeyError, AttributeError):
                 break
             if self.parts.fault is not None:
@@ -113,21 +126,6 @@ class PartSending:
                 return JoinedAnswer(answer.response, OK, self.parts.answer)
             answer = await self.next()
         return JoinedAnswer(answer.response, answer.status, None)
-
-    async def _take(self, answer: PartAnswer) -> None:
-        """Read one part. Raises ValueError, TypeError, KeyError or AttributeError: it is none."""
-        if not self.parts.reads_streams:
-            self.parts.take(await answer.read())
-            return
-        try:
-            async with aclosing(answer.pieces()) as pieces:
-                async for piece in pieces:
-                    self.parts.feed(piece)
-                    if self.parts.is_cut:
-                        break
-            self.parts.end()
-        finally:
-            await answer.close()
 
 
 def run_now(coroutine: Awaitable[T]) -> T:
