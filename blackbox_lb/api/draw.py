@@ -12,6 +12,10 @@ from blackbox_lb.questions.question import Question
 from blackbox_lb.types import Sampling
 
 
+LARGEST_SEED = 0x7FFFFFFF
+"""Of 31 bits, which every server takes."""
+
+
 @dataclass(frozen=True, slots=True)
 class Draw:
     """How completions are drawn.
@@ -33,6 +37,15 @@ class Draw:
     def sent_texts(self) -> list[str]:
         """What goes out with every prompt: the questions, as JSON."""
         return [json.dumps(question.as_json()) for question in self.questions]
+
+    def seeded(self, number: int) -> Sampling:
+        """The sampling of the request with this number, of those that one draw takes, with a seed
+        of its own: the same random numbers would tie one request's tokens to another's.
+        """
+        seed = self.sampling.seed
+        if seed is None:
+            return self.sampling
+        return replace(self.sampling, seed=(seed + number) & LARGEST_SEED)
 
     def on(self, endpoint: Endpoint) -> Draw:
         """A draw that names an endpoint: this one's, else ``endpoint``."""

@@ -306,8 +306,4 @@ def draw_of(draw: Draw, request: MissingRequest) -> Draw:
     """``draw`` for one request: with a seed of its own for every sample, the same in every run, of
     31 bits, which every server takes.
     """
-    seed = draw.sampling.seed
-    if seed is None:
-        return draw
-    seed = (seed + int(request.keys[0][:8], 16)) & 0x7FFFFFFF
-    return replace(draw, sampling=replace(draw.sampling, seed=seed))
+    return replace(draw, sampling=draw.seeded(int(request.keys[0][:8], 16)))

@@ -65,7 +65,7 @@ async def complete_by_phase(session: Session, prompt: Prompt, draw: Draw) -> Com
         stop: tuple[str, ...] = ()
         if boundary.text and not last and session.profile.logprobs.stop_text_listed:
             stop = (boundary.text,)
-        once = replace(sampling, max_tokens=size, stop=stop)
+        once = replace(draw.seeded(len(parts)), max_tokens=size, stop=stop)
         bias = RequestBias(draw.bias.at(prompt, phase))
         sent = Draw(once, bias, rules.endpoint, draw.fields)
         part = (await session.complete_many([*ids, *token_ids], sent))[0]

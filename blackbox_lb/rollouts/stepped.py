@@ -35,8 +35,6 @@ from blackbox_lb.types import Completion, Prompt
 PART = 32
 """Tokens of a part: fewer take more requests, and of more are more thrown away."""
 REPLACEMENT = "\ufffd".encode()
-LARGEST_SEED = 0x7FFFFFFF
-"""Of 31 bits, which every server takes."""
 
 
 def check_keeps_out(profile: Profile, vocabulary: object) -> None:
@@ -125,22 +123,17 @@ class _Stepped:
         return await self._take(part, length, is_last=size == room)
 
     async def _part(self, prompt: Sequence[int], size: int, banned: frozenset[int]) -> Completion:
-        """A part of ``size`` tokens behind the ``prompt``. Its seed is its own: the random numbers
-        of an earlier part would tie its draws to those.
-        """
+        """A part of ``size`` tokens behind the ``prompt``."""
         draw = self._draw
         profile = self._session.profile
         rules = profile.reference
         assert rules is not None  # checked before anything is drawn
-        seed = draw.sampling.seed
-        if seed is not None:
-            seed = (seed + self._requests) & LARGEST_SEED
         rule = profile.bias
         values = with_bans(
             draw.bias.at(self._prompt, self._phase()), banned, rule.low, rule.entries
         )
         sent = Draw(
-            replace(draw.sampling, max_tokens=size, seed=seed),
+            replace(draw.seeded(self._requests), max_tokens=size),
             RequestBias(values),
             rules.endpoint,
             draw.fields,

@@ -319,6 +319,23 @@ def test_drawn_in_parts_is_the_bias_that_changes_inside(spec: str, word: str, li
     assert fits(Counter(tuple(each.token_ids.tolist()) for each in found), exact) > 1e-4
 
 
+def test_the_parts_of_a_completion_have_seeds_of_their_own() -> None:
+    """With the random numbers of the first part, the first token of the second would be tied to it:
+    a server may begin its generator anew for each request.
+    """
+    sent_bias = to_request_bias(bias_with_word("opening:2", ""))
+    draw = Draw(Sampling(1.0, MODEL.horizon, 5, seed=7), sent_bias)
+
+    async def complete(server: ExactServer) -> Completion:
+        async with Session(load_profile("llamacpp"), base_url=server.base_url) as session:
+            return await complete_by_phase(session, Prompt.user("thing"), draw)
+
+    with ExactServer(MODEL) as server:
+        asyncio.run(complete(server))
+        seeds = [body["seed"] for path, body in server.calls if path.endswith("completions")]
+    assert seeds == [7, 8]
+
+
 OPENER = ExactModel(8, 4, seed=2, sharpness=0.5)
 """Tokens " a" to " h". Wanted is " a" at the beginning and nowhere else, which no single vector can
 say.
