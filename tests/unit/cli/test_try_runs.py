@@ -214,7 +214,9 @@ def test_the_moved_tokens_are_found_in_the_text() -> None:
 
 
 def test_runs_lists_finished_fits(folder: Path, tmp_path: Path) -> None:
-    """The newest first, by their own files; other folders are none; two names stand side by side."""
+    """The newest first, by their own files; other folders are none; two names stand side by side,
+    and so does a fit that was not judged.
+    """
     rows = json.loads(blb("runs", folder.parent, "--json").stdout)["runs"]
     assert [row["folder"] for row in rows] == [str(folder)]
     assert rows[0]["metric"] == "T/len"
@@ -225,6 +227,9 @@ def test_runs_lists_finished_fits(folder: Path, tmp_path: Path) -> None:
     assert len(json.loads(blb("runs", folder, folder, "--json").stdout)["runs"]) == 2
     assert blb("runs", tmp_path).exit_code == 0
     refused("runs", tmp_path / "none")
+    result = json.loads((folder / "result.json").read_text())
+    (tmp_path / "result.json").write_text(json.dumps({**result, "verdict": []}))
+    assert "UNVERIFIED" in blb("runs", tmp_path).stdout
     (tmp_path / "result.json").write_text('{"verdict": [{}]}')
     assert "result.json" in refused("runs", tmp_path)
 
