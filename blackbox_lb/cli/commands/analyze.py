@@ -87,7 +87,7 @@ def _print(analysis: Analysis, top: int) -> None:
         "Intervention scores S by band (nats)",
         ("band", "what they are", "tokens"),
         ((band.label, band.meaning, f"{band.count:,}") for band in analysis.bands),
-        left_aligned=2,
+        text_columns=range(2),
     )
     print_table(
         "Families of tokens by what they look like",
@@ -104,7 +104,7 @@ def _print(analysis: Analysis, top: int) -> None:
             for family in analysis.families
             if family.side != "unmoved"
         ),
-        left_aligned=3,
+        text_columns=range(3),
     )
     by_share = sorted(analysis.tokens, key=lambda token: -abs(token.score) * token.count)
     _print_tokens("Promoted tokens", [token for token in by_share if token.score > 0], top)

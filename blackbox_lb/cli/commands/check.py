@@ -7,7 +7,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from blackbox_lb.cli.echo import echo, print_json
+from blackbox_lb.cli.echo import print_json
 from blackbox_lb.cli.grouped import command
 from blackbox_lb.cli.options import TrialOptions, VerboseOptions, bias_argument
 from blackbox_lb.cli.resources import load, open_trials, run
@@ -99,13 +99,8 @@ def check_command(options: CheckOptions) -> None:
         print_json(checked.as_json())
         return
     if isinstance(checked, CheckedOpening):
-        if options.verbose:
-            echo(checked.opening.sentence)
         print_conclusion(opening_conclusion(checked, spent))
         return
-    if options.verbose:
-        echo(checked.found.sentence)
-        echo(checked.read)
     print_conclusion(check_conclusion(checked, spent))
 
 

@@ -51,7 +51,7 @@ def runs_command(options: RunsOptions) -> None:
             counted(len(rows), "run"),
             HEADER,
             [_cells(row) for row in rows],
-            left_aligned=4,
+            text_columns=range(4),
         )
         for row in rows:
             echo(f"{printable(str(row.folder))}: {row.headline or row.verdict}")

@@ -335,7 +335,7 @@ def _print(groups: list[Group], names: dict[str, str]) -> None:
         f"Stored completions, scored: {label}",
         tuple(label if name == "reward" else name for name in HEADER),
         (_cells(group, _base_of(group, groups), names) for group in groups),
-        left_aligned=2,
+        text_columns=range(2),
     )
 
 

@@ -36,7 +36,8 @@ def show_command(options: ShowOptions) -> None:
     from blackbox_lb.bias.document import Bias
     from blackbox_lb.bias.request_bias import phases_of_features
     from blackbox_lb.cli.resources import chosen_bias
-    from blackbox_lb.cli.tables import findings_list, print_curve, verdict_table
+    from blackbox_lb.cli.tables import findings_list, print_curve, print_page_table
+    from blackbox_lb.extras.report.tables import verdict_table
 
     bias = Bias.load(chosen_bias(options.bias_file))
     if options.as_json:
@@ -44,11 +45,11 @@ def show_command(options: ShowOptions) -> None:
         return
     _origin(bias)
     if bias.verdict:
-        verdict_table(bias.verdict)
+        print_page_table(verdict_table(bias.verdict))
         echo(printable(bias.status))
     else:
         echo("UNVERIFIED: no fresh completions were compared; run blb eval with --save")
-    findings_list(bias.findings, everything=True)
+    findings_list(bias.findings)
     if bias.operating is not None:
         if bias.operating.check is not None:
             check = bias.operating.check

@@ -30,10 +30,10 @@ class RunDocuments:
     folder: Path
     bias: Bias
     result: FitResult | None
-    evaluation: Evaluation | None
-    analysis: Analysis | None
-    examples: tuple[ExampleCard, ...]
-    examples_from: str
+    evaluation: Evaluation | None = None
+    analysis: Analysis | None = None
+    examples: tuple[ExampleCard, ...] = ()
+    examples_from: str = ""
 
     @property
     def decided(self) -> tuple[DecidedQuestion, ...]:

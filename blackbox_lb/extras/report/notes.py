@@ -11,7 +11,6 @@ from blackbox_lb.extras.analysis.document import Analysis
 from blackbox_lb.extras.report.data import RunDocuments
 from blackbox_lb.extras.report.decided import decided_counts, question_count
 from blackbox_lb.extras.report.verdict_text import as_title, rows_of, setting_words
-from blackbox_lb.jobs.fitting.document import FitResult
 from blackbox_lb.jobs.plan.shared import DecisionSettings, ModelSettings, TaskSettings
 from blackbox_lb.jobs.runs.names import LEARNED
 from blackbox_lb.records import Finding
@@ -74,19 +73,8 @@ def costs(run: RunDocuments) -> Facts:
             )
         if not priced:
             yield "money", "not known: no prices were given to blb eval (--price)"
-    yield "distance from the base", _kl(result)
-
-
-def _kl(result: FitResult | None) -> str:
-    if result is None:
-        return "not known without result.json"
-    if result.kl_nats_per_completion is None:
-        return f"not computed: {result.kl_missing or 'no reason recorded'}"
-    condition = ", given where each completion ends"
-    if result.kl_whole:
-        condition = ""
-    nats = short(result.kl_nats_per_completion)
-    return f"{nats} nats of KL a completion at temperature 1{condition}"
+    if result is not None:
+        yield "distance from the base", result.kl_sentence
 
 
 def counts(run: RunDocuments) -> Facts:
@@ -126,6 +114,8 @@ def counts(run: RunDocuments) -> Facts:
 
 def _compiled(run: RunDocuments) -> Facts:
     compiled = run.bias.compiled
+    if run.result is not None:
+        yield "learned", f"{run.result.uncompiled_entries:,} values, in {LEARNED}, for blb compile"
     if run.bias.phrases:
         yield "phrases kept out", f"{len(run.bias.phrases):,}, by apply() and blb proxy alone"
     entries = len(run.bias.entries)
