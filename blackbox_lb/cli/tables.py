@@ -19,12 +19,15 @@ MOST_ROWS = 15
 """Points of a curve that are printed; the JSON and the bias file hold all of them."""
 
 
-def print_page_table(table: PageTable) -> None:
-    """Print a table of the report, notes in brackets."""
+def print_page_table(table: PageTable, most: int | None = None) -> None:
+    """Print a table of the report, notes in brackets. most: rows that are printed, None for all."""
+    title = table.caption
+    if most is not None and most < len(table.rows):
+        title = f"{title}: {most} of {len(table.rows)}"
     print_table(
-        table.caption,
+        title,
         table.columns,
-        ([_cell_text(cell) for cell in row] for row in table.rows),
+        ([_cell_text(cell) for cell in row] for row in table.rows[:most]),
         text_columns=set(range(len(table.columns))) - table.numbers,
     )
 

@@ -10,6 +10,7 @@ from blackbox_lb.cli.echo import echo, preset_options, print_json
 from blackbox_lb.cli.grouped import command
 from blackbox_lb.cli.options import StoredBiasOptions
 from blackbox_lb.cli.resources import check_folder, chosen_bias, load_bias
+from blackbox_lb.cli.tables import print_page_table
 from blackbox_lb.cli.terminal import print_table
 from blackbox_lb.jobs.plan.setting import setting
 from blackbox_lb.jobs.runs.names import STORE
@@ -70,6 +71,8 @@ def analyze_command(options: AnalyzeOptions) -> None:
 
 
 def _print(analysis: Analysis, top: int) -> None:
+    from blackbox_lb.extras.report.tables import bands_table, families_table
+
     for sentence in analysis.summary:
         echo(sentence)
     echo(
@@ -83,29 +86,8 @@ def _print(analysis: Analysis, top: int) -> None:
             f"no stored answer has the text of {unknown:,} tokens; --tokenizer with the model's"
             " vocabulary gives it"
         )
-    print_table(
-        "Intervention scores S by band (nats)",
-        ("band", "what they are", "tokens"),
-        ((band.label, band.meaning, f"{band.count:,}") for band in analysis.bands),
-        text_columns=range(2),
-    )
-    print_table(
-        "Families of tokens by what they look like",
-        ("side", "family", "examples", "tokens", "used", "mean S"),
-        (
-            (
-                family.side,
-                family.name,
-                " ".join(f"'{example}'" for example in family.examples[:6]),
-                f"{family.size:,}",
-                f"{family.count:,}",
-                f"{family.mean_score:+.3f}",
-            )
-            for family in analysis.families
-            if family.side != "unmoved"
-        ),
-        text_columns=range(3),
-    )
+    for table in (bands_table(analysis), families_table(analysis)):
+        print_page_table(table)
     by_share = sorted(analysis.tokens, key=lambda token: -abs(token.score) * token.count)
     _print_tokens("Promoted tokens", [token for token in by_share if token.score > 0], top)
     _print_tokens("Suppressed tokens", [token for token in by_share if token.score < 0], top)

@@ -141,21 +141,16 @@ def _decisions(bias: Bias) -> None:
 
 def _parts(bias: Bias, top: int) -> None:
     """Print the vectors of the features that move tokens most, each with its most moved tokens."""
-    from blackbox_lb.bias.request_bias import phases_of_features, strongest
-    from blackbox_lb.cli.terminal import print_table
+    from blackbox_lb.bias.request_bias import phases_of_features
+    from blackbox_lb.cli.tables import print_page_table
+    from blackbox_lb.extras.report.tables import features_table
 
     phases = phases_of_features(bias.features)
     if phases.confined:
         echo(f"acts at    the first tokens alone, {phases.first:,} of them")
-    rows = [(printable(name), tokens) for name, tokens in strongest(bias)]
-    if not rows:
-        return
-    print_table(
-        f"Depends on {printable(bias.depends_on)}: {min(top, len(rows))} of {len(rows)} vectors;"
-        " the tokens below are moved by none of them",
-        ("feature", "moves most (nats where nothing else holds)"),
-        rows[:top],
-    )
+    vectors = features_table(bias)
+    if vectors.rows:
+        print_page_table(vectors, top)
 
 
 def _tokens(title: str, entries: Iterable[Entry], top: int) -> None:

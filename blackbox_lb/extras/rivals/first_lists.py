@@ -7,7 +7,6 @@ alike, where labels are one token.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -22,7 +21,7 @@ from blackbox_lb.estimate.label_fit import label_fit
 from blackbox_lb.extras.rivals.case import Case, Rival, right
 from blackbox_lb.jobs.evaluation.policies import Decided, Decides, Policy
 from blackbox_lb.rollouts.answers.given_answers import first_completions
-from blackbox_lb.rollouts.judging.decisions import label_tokens
+from blackbox_lb.rollouts.judging.decisions import unshared_tokens
 from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.tasks.sets.labels import Labels
 from blackbox_lb.types import Example
@@ -113,19 +112,15 @@ async def distinctive_tokens(trials: Trials, labels: Labels) -> list[Ids]:
     Raises:
         InputError: a label has no such token.
     """
-    first_tokens = await label_tokens(trials, labels)
-    counts = Counter(token for ids in first_tokens for token in ids.tolist())
-    distinctive = []
-    for name, ids in zip(labels.names, first_tokens, strict=True):
-        tokens = [token for token in ids.tolist() if counts[token] == 1]
-        if not tokens:
+    tokens = await unshared_tokens(trials, labels)
+    for name, ids in zip(labels.names, tokens, strict=True):
+        if not ids.size:
             raise InputError(
                 f"no token of {trials.session.model} begins the label {name!r} and no other, so"
                 " that one token cannot tell it from them; drop ``rival=threshold`` and"
                 " ``rival=calibrate``, or rename the labels"
             )
-        distinctive.append(np.array(tokens, np.int64))
-    return distinctive
+    return tokens
 
 
 # --- threshold
