@@ -25,11 +25,11 @@ from blackbox_lb.bias.operating import (
     PromiseCheck,
     PromptCounts,
 )
-from blackbox_lb.errors import InputError, NoLogprobs
+from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.decisions.first_lists import FirstLists
 from blackbox_lb.estimate.decisions.prediction import RocArea, roc_area
 from blackbox_lb.estimate.inputs.checks import Vector
-from blackbox_lb.rollouts.answers.given_answers import first_completions
+from blackbox_lb.rollouts.answers.given_answers import first_completions, listed_places
 from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.tasks.rewards.normalising import normalise
 from blackbox_lb.types import Example
@@ -127,12 +127,7 @@ async def check_point(
     curve = curve_of(bias)
     completions, _ = await first_completions(trials, examples, "check", listed)
     lists = FirstLists.of(completions)
-    places = np.flatnonzero(lists.has_list)
-    if not len(places):
-        raise NoLogprobs(
-            f"none of {len(examples)} first tokens came with a list of alternatives; use a provider"
-            " that returns logprobs"
-        )
+    places = listed_places(lists)
     sent = bias.logit_bias
     tokens = np.array(sorted({*sent, *curve.token_ids}), np.int64)
     positive_tokens = np.array(sorted(curve.token_ids), np.int64)

@@ -14,13 +14,13 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from blackbox_lb.errors import InputError, NoLogprobs
+from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.decisions.first_lists import FirstLists
 from blackbox_lb.estimate.inputs.checks import Ids, Vector
 from blackbox_lb.estimate.label_fit import label_fit
 from blackbox_lb.extras.rivals.case import Case, Rival, right
 from blackbox_lb.jobs.evaluation.policies import Decided, Decides, Policy
-from blackbox_lb.rollouts.answers.given_answers import first_completions
+from blackbox_lb.rollouts.answers.given_answers import first_completions, listed_places
 from blackbox_lb.rollouts.judging.decisions import unshared_tokens
 from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.tasks.sets.labels import Labels
@@ -78,17 +78,12 @@ async def label_lists(
     tokens = await distinctive_tokens(trials, labels)
     completions, width = await first_completions(trials, examples, title, case.listed)
     lists = FirstLists.of(completions)
+    without_list = len(examples) - len(listed_places(lists))
     shares = lists.shares(tokens)[:, :-1]
     is_missing = lists.has_list[:, None] & (shares == 0)
     bounds = lists.bounds(is_missing.sum(axis=1))[:, None]
     rows = np.where(is_missing, bounds, np.log(np.where(shares == 0, 1.0, shares)))
     rows[~lists.has_list] = np.nan
-    if not lists.has_list.any():
-        raise NoLogprobs(
-            f"none of {len(rows)} first tokens came with a list of alternatives; use a provider"
-            " that returns logprobs"
-        )
-    without_list = int((~lists.has_list).sum())
     if without_list:
         trials.report.notice(
             f"{title}: {without_list} of {len(rows)} prompts came without a list, and have no"
