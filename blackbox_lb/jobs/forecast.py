@@ -34,7 +34,7 @@ from blackbox_lb.rollouts.collect import (
 )
 from blackbox_lb.rollouts.judging.trials import StagePart, Trials, draw_at
 from blackbox_lb.rollouts.judging.verdict import Setting
-from blackbox_lb.rollouts.progress import duration, work
+from blackbox_lb.rollouts.progress import Shorter, duration, work
 from blackbox_lb.rollouts.stepped import PART
 from blackbox_lb.safety.network import is_loopback
 from blackbox_lb.store import RolloutStore, request_hash
@@ -263,8 +263,11 @@ def _likely_tokens(prompt: Prompt, texts: Sequence[str] = ()) -> int:
     return sum(map(len, [*prompt.sent_texts, *texts])) // CHARACTERS_A_TOKEN + 1
 
 
-def announcement(trials: Trials, total: Forecast) -> str:
-    """What is about to be asked for, of whom, with which key and for how much."""
+def announcement(trials: Trials, total: Forecast, shorter: Shorter) -> str:
+    """What is about to be asked for, of whom, with which key and for how much. The reporter gets
+    what is to come, to say how long it takes.
+    """
+    trials.report.expect(total.completions, total.prompt_tokens, total.completion_tokens, shorter)
     session = trials.session
     size = trials.store.size()
     mean = size.tokens / size.completions if size.completions else 0.0

@@ -20,11 +20,11 @@ from blackbox_lb.rollouts.progress import Reporter
 from blackbox_lb.rollouts.remote_rewards import fetch_rewards
 from blackbox_lb.store import RolloutStore, canonical
 from blackbox_lb.tasks import Reward, Score, Task
+from blackbox_lb.tasks.sets.task import SPLITS
 from blackbox_lb.types import Completion, Example, Prompt
 
 Settings: TypeAlias = Mapping[str, Any]
 """The settings of a request without the prompt, as in the store."""
-SPLITS: tuple[Split, ...] = ("train", "validation", "test")
 
 
 @dataclass(frozen=True, slots=True)

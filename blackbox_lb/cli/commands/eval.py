@@ -13,8 +13,6 @@ from blackbox_lb.cli.echo import echo, preset_options, print_json
 from blackbox_lb.cli.grouped import argument, command
 from blackbox_lb.cli.options import TrialOptions, VerboseOptions
 from blackbox_lb.cli.resources import (
-    COLLECTING,
-    SAMPLING_WITH_A_BIAS,
     chosen_bias,
     load,
     load_bias,
@@ -27,7 +25,7 @@ from blackbox_lb.cli.terminal import command_with_same, print_conclusion, print_
 from blackbox_lb.errors import BiasError, InputError
 from blackbox_lb.jobs.plan.setting import HelpGroup, setting
 from blackbox_lb.jobs.plan.shared import DecisionSettings, JudgingSettings, TaskSettings
-from blackbox_lb.jobs.runs.names import REPORT
+from blackbox_lb.jobs.runs.names import COLLECTING, REPORT, SAMPLING_WITH_A_BIAS
 from blackbox_lb.safety.files import explained, write_whole
 from blackbox_lb.safety.printable import printable, shell_line
 

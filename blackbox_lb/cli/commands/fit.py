@@ -11,7 +11,6 @@ from blackbox_lb.cli.echo import echo, preset_options, print_json, with_option_n
 from blackbox_lb.cli.grouped import command
 from blackbox_lb.cli.options import TrialOptions, VerboseOptions
 from blackbox_lb.cli.resources import (
-    SAMPLING_WITH_A_BIAS,
     known_prices,
     load,
     note_old_report,
@@ -27,7 +26,13 @@ from blackbox_lb.cli.terminal import (
 from blackbox_lb.errors import InputError
 from blackbox_lb.jobs.plan.plan import Plan
 from blackbox_lb.jobs.plan.setting import HelpGroup, setting
-from blackbox_lb.jobs.runs.names import BIAS, FIT_FILES, RUNS, TOP_LOGPROBS
+from blackbox_lb.jobs.runs.names import (
+    BIAS,
+    FIT_FILES,
+    RUNS,
+    SAMPLING_WITH_A_BIAS,
+    TOP_LOGPROBS,
+)
 from blackbox_lb.literals import Endpoint
 from blackbox_lb.safety.printable import shell_line
 
