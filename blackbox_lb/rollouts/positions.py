@@ -33,7 +33,7 @@ from blackbox_lb.rollouts.reading import (
     reading_of,
 )
 from blackbox_lb.rollouts.scratch import Scratch
-from blackbox_lb.rollouts.stored import keys_by_prompt, lists_ends
+from blackbox_lb.rollouts.stored import keys_by_prompt, lists_end_tokens
 from blackbox_lb.safety.printable import printable
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.tasks import Reward, Task
@@ -305,7 +305,7 @@ def _drawn_from_base(settings: Mapping[str, Any]) -> bool:
 def _listed_ends(requests: Mapping[str, Mapping[str, Any]]) -> EndTokens:
     """End tokens that are listed. InputError: a provider is not known to list them."""
     names = sorted({str(settings.get("provider")) for settings in requests.values()})
-    silent = [name for name in names if lists_ends(name) is not True]
+    silent = [name for name in names if lists_end_tokens(name) is not True]
     if silent:
         raise InputError(
             f"{', '.join(silent)} is not known to list the token that ends a completion, so its id"

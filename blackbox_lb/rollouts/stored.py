@@ -24,7 +24,7 @@ def keys_by_prompt(store: RolloutStore, requests: Iterable[str]) -> dict[Prompt,
     return keys
 
 
-def lists_ends(provider: str, profile: Profile | None = None) -> bool | None:
+def lists_end_tokens(provider: str, profile: Profile | None = None) -> bool | None:
     """Whether a provider is known to list the token that ends a completion.
 
     profile: of one provider, which may be no packaged one.
@@ -44,7 +44,7 @@ def end_tokens(
     profile: of one of them, which may be no packaged one. Raises InputError: they are not known to
     list the token that ends a completion, and no vocabulary says which it is.
     """
-    listed = {lists_ends(name, profile) for name in providers}
+    listed = {lists_end_tokens(name, profile) for name in providers}
     if listed == {True}:
         return EndTokens(True)
     if vocabulary is None:

@@ -12,7 +12,7 @@ from blackbox_lb.errors import InputError, NoLogprobs, StoreError
 from blackbox_lb.providers.profile import Profile
 from blackbox_lb.rollouts.positions import Positions, training_set
 from blackbox_lb.rollouts.reading import END_UNKNOWN
-from blackbox_lb.rollouts.stored import end_tokens, lists_ends
+from blackbox_lb.rollouts.stored import end_tokens, lists_end_tokens
 from blackbox_lb.safety.printable import printable
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.tasks import parse_reward
@@ -44,7 +44,7 @@ def logged_prefixes(
         listing = {
             name: settings
             for name, settings in base.items()
-            if lists_ends(str(settings.get("provider")), profile) is True
+            if lists_end_tokens(str(settings.get("provider")), profile) is True
         }
         requests = base if vocabulary is not None else listing
         ends = end_tokens(_providers(requests or base), profile, vocabulary)
