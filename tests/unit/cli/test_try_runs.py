@@ -25,6 +25,7 @@ from blackbox_lb.types import Completion, Prompt
 from tests.support.commands import asking, blb, options, refused
 from tests.support.errors import raises_naming
 from tests.support.exact import ExactModel, ExactServer
+from tests.support.questions import write_questions
 
 MODEL = ExactModel(12, 8, end=True, prompts=4, sharpness=0.7)
 
@@ -32,10 +33,7 @@ MODEL = ExactModel(12, 8, end=True, prompts=4, sharpness=0.7)
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """40 rows of prompts."""
-    path = tmp_path_factory.mktemp("data") / "rows.jsonl"
-    rows = [{"prompt": f"question {number}", "answer": "a"} for number in range(40)]
-    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
-    return path
+    return write_questions(tmp_path_factory.mktemp("data") / "rows.jsonl", 40)
 
 
 def small_fit(server: ExactServer, data: Path, *more: object) -> tuple[object, ...]:
