@@ -41,12 +41,19 @@ def _cell_text(cell: Cell) -> str:
 
 def print_report(run: RunDocuments) -> None:
     """Print the tables and facts of the report."""
-    from blackbox_lb.extras.report.contents import facts_of, tables_of
+    from blackbox_lb.extras.report.contents import tables_of
 
     for tables in tables_of(run).values():
         for table in tables:
             print_page_table(table)
     findings_list(run.bias.findings)
+    print_facts(run)
+
+
+def print_facts(run: RunDocuments) -> None:
+    """Print the facts of the report, a line each."""
+    from blackbox_lb.extras.report.contents import facts_of
+
     for name, fact in facts_of(run):
         echo(f"{printable(name)}: {printable(fact)}")
 

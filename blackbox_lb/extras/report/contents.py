@@ -72,7 +72,7 @@ def tables_of_evaluation(evaluation: Evaluation) -> dict[str, list[PageTable]]:
 
 
 def facts_of(run: RunDocuments) -> Iterator[tuple[str, str]]:
-    """Name and fact: costs, counts and origin."""
+    """Name and fact: origin, costs and counts."""
+    yield from notes.origin(run)
     yield from notes.costs(run)
     yield from notes.counts(run)
-    yield from notes.origin(run)

@@ -29,7 +29,7 @@ class RunDocuments:
 
     folder: Path
     bias: Bias
-    result: FitResult | None
+    result: FitResult | None = None
     evaluation: Evaluation | None = None
     analysis: Analysis | None = None
     examples: tuple[ExampleCard, ...] = ()

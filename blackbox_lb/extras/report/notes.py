@@ -19,6 +19,8 @@ from blackbox_lb.safety.printable import shell_line
 
 Facts = Iterator[tuple[str, str]]
 """Names and their facts."""
+MOST_PHRASES = 6
+"""Phrases that are named."""
 
 
 def _blb(command: str, run: RunDocuments) -> str:
@@ -117,7 +119,7 @@ def _compiled(run: RunDocuments) -> Facts:
     if run.result is not None:
         yield "learned", f"{run.result.uncompiled_entries:,} values, in {LEARNED}, for blb compile"
     if run.bias.phrases:
-        yield "phrases kept out", f"{len(run.bias.phrases):,}, by apply() and blb proxy alone"
+        yield "phrases", _phrases(run.bias.phrases)
     entries = len(run.bias.entries)
     if compiled is None:
         yield "biased tokens", f"{entries:,}; what a compile kept and lost is not recorded"
@@ -135,6 +137,14 @@ def _compiled(run: RunDocuments) -> Facts:
         yield "kept", f"{compiled.kept_share:.1%} of the estimated gain".replace("%", " %")
     if compiled.kl_lost_nats_per_token is not None:
         yield "lost by the compile", f"{compiled.kl_lost_nats_per_token:.5f} nats of KL a token"
+
+
+def _phrases(phrases: Sequence[str]) -> str:
+    """How many a file keeps out, and the first of them."""
+    names = list(phrases[:MOST_PHRASES])
+    if len(phrases) > MOST_PHRASES:
+        names.append("...")
+    return f"{len(phrases):,}, which apply() and blb proxy keep out: {', '.join(names)}"
 
 
 def _analysed(analysis: Analysis) -> Facts:
