@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from blackbox_lb.cli.echo import echo
@@ -41,20 +41,18 @@ def _cell_text(cell: Cell) -> str:
 
 def print_report(run: RunDocuments) -> None:
     """Print the tables and facts of the report."""
-    from blackbox_lb.extras.report.contents import tables_of
+    from blackbox_lb.extras.report.contents import facts_of, tables_of
 
     for tables in tables_of(run).values():
         for table in tables:
             print_page_table(table)
     findings_list(run.bias.findings)
-    print_facts(run)
+    print_facts(facts_of(run))
 
 
-def print_facts(run: RunDocuments) -> None:
-    """Print the facts of the report, a line each."""
-    from blackbox_lb.extras.report.contents import facts_of
-
-    for name, fact in facts_of(run):
+def print_facts(facts: Iterable[tuple[str, str]]) -> None:
+    """Print names and their facts, a line each."""
+    for name, fact in facts:
         echo(f"{printable(name)}: {printable(fact)}")
 
 

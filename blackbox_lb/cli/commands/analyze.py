@@ -10,11 +10,10 @@ from blackbox_lb.cli.echo import echo, preset_options, print_json
 from blackbox_lb.cli.grouped import command
 from blackbox_lb.cli.options import StoredBiasOptions
 from blackbox_lb.cli.resources import check_folder, chosen_bias, load_bias
-from blackbox_lb.cli.tables import print_page_table
+from blackbox_lb.cli.tables import print_facts, print_page_table
 from blackbox_lb.cli.terminal import print_table
 from blackbox_lb.jobs.plan.setting import setting
 from blackbox_lb.jobs.runs.names import STORE
-from blackbox_lb.rollouts.progress import short
 
 if TYPE_CHECKING:
     from blackbox_lb.extras.analysis.document import Analysis, TokenScore
@@ -57,12 +56,6 @@ def analyze_command(options: AnalyzeOptions) -> None:
     origin = provenance(settings=preset_options())
     analysis = analyze(bias, store, profile, vocabulary, origin)
     write_whole(file, (analysis.model_dump_json(indent=1) + "\n").encode())
-    if not options.quiet and analysis.left_out:
-        echo(
-            f"{analysis.left_out} completions are left out: filtered, broken off by the host, or"
-            " not all of their tokens are listed",
-            err=True,
-        )
     if options.as_json:
         print_json(analysis.model_dump(mode="json"))
     else:
@@ -71,15 +64,12 @@ def analyze_command(options: AnalyzeOptions) -> None:
 
 
 def _print(analysis: Analysis, top: int) -> None:
+    from blackbox_lb.extras.report.notes import analysed
     from blackbox_lb.extras.report.tables import bands_table, families_table
 
     for sentence in analysis.summary:
         echo(sentence)
-    echo(
-        f"scores from the base model's lists at {analysis.positions:,} positions of"
-        f" {analysis.completions:,} completions; a share of {short(analysis.unlisted)} of the"
-        " probability is in no list, and spread as base completions have it"
-    )
+    print_facts(analysed(analysis))
     unknown = sum(token.family == "not known" for token in analysis.tokens)
     if unknown:
         echo(

@@ -33,6 +33,7 @@ def show_command(options: ShowOptions) -> None:
     from blackbox_lb.bias.request_bias import phases_of_features
     from blackbox_lb.cli.resources import chosen_bias
     from blackbox_lb.cli.tables import findings_list, print_curve, print_facts, print_page_table
+    from blackbox_lb.extras.report.contents import facts_of
     from blackbox_lb.extras.report.data import RunDocuments
     from blackbox_lb.extras.report.tables import verdict_table
 
@@ -41,7 +42,7 @@ def show_command(options: ShowOptions) -> None:
     if options.as_json:
         print_json(bias.model_dump(mode="json"))
         return
-    print_facts(RunDocuments(file.parent, bias))
+    print_facts(facts_of(RunDocuments(file.parent, bias)))
     if bias.learned is not None:
         echo(f"bias: {bias.learned.sentence}")
     if bias.verdict:

@@ -111,7 +111,7 @@ def counts(run: RunDocuments) -> Facts:
         left_out = sum(policy.left_out for policy in run.evaluation.policies)
         yield "left out of the evaluation", f"{left_out:,} completions"
     if run.analysis is not None:
-        yield from _analysed(run.analysis)
+        yield from analysed(run.analysis)
 
 
 def _compiled(run: RunDocuments) -> Facts:
@@ -147,12 +147,17 @@ def _phrases(phrases: Sequence[str]) -> str:
     return f"{len(phrases):,}, which apply() and blb proxy keep out: {', '.join(names)}"
 
 
-def _analysed(analysis: Analysis) -> Facts:
+def analysed(analysis: Analysis) -> Facts:
+    """What an analysis read, and what it did not."""
     yield (
         "analysed",
         f"{analysis.positions:,} positions of {analysis.completions:,} completions",
     )
-    yield "not analysed", f"{analysis.left_out:,} completions left out"
+    yield (
+        "not analysed",
+        f"{analysis.left_out:,} completions left out: filtered, broken off by the host, or not all"
+        " of their tokens are listed",
+    )
     yield (
         "outside the lists",
         f"a share of {short(analysis.unlisted)} of the probability, which rests on the model of the"
