@@ -147,11 +147,6 @@ class Commonest(Row):
             label = f"{label[: LONGEST_LABEL - 1]}…"
         return f'always saying "{label}"'
 
-    @property
-    def sentence(self) -> str:
-        """What always answering it gets right."""
-        return f"{self.always} has {100 * self.share:.0f} %"
-
 
 _CLAUSES = {
     "HELPS": "better than {}",
