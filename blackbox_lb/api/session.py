@@ -45,8 +45,8 @@ OPENAI_VOCABULARIES = frozenset(
 )
 UNAUTHORIZED = 401
 CHARACTERS_A_TOKEN = 4
-"""Rule of thumb for the size of a prompt in rate-limit budgets, where an error costs a little
-waiting.
+"""Rule of thumb for the size of an English prompt, in forecasts and in rate-limit budgets, where an
+error costs a little waiting.
 """
 
 

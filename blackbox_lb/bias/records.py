@@ -104,21 +104,6 @@ class Compiled(Row, extra="ignore"):
     rounded: Count = 0
     dropped: Count = 0
 
-    @property
-    def sentence(self) -> str:
-        """The whole record in words."""
-        facts = (
-            (self.kept_share, "{:.1%} of the estimated gain kept"),
-            (self.kl_lost_nats_per_token, "{:.5f} nats of KL lost a token"),
-        )
-        phrases = [text.format(value) for value, text in facts if value is not None]
-        phrases += [
-            f"{self.clipped:,} clipped",
-            f"{self.rounded:,} rounded to 0",
-            f"{self.dropped:,} dropped",
-        ]
-        return ", ".join(phrases)
-
 
 LEVEL = 0.05
 """The chance, over all rows of one verdict together, that a bias without effect gets the verdict
@@ -161,11 +146,6 @@ class Commonest(Row):
         if len(label) > LONGEST_LABEL:
             label = f"{label[: LONGEST_LABEL - 1]}…"
         return f'always saying "{label}"'
-
-    @property
-    def sentence(self) -> str:
-        """What always answering it gets right."""
-        return f"{self.always} has {100 * self.share:.0f} %"
 
 
 _CLAUSES = {

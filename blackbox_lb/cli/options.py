@@ -56,7 +56,9 @@ class VerboseOptions(Settings):
     """How much is printed."""
 
     verbose: bool = setting(
-        False, HelpGroup.OUTPUT, "Print every table and number behind the conclusion, too."
+        False,
+        HelpGroup.OUTPUT,
+        "Print every step on the way, and the tables and facts of blb report, too.",
     )
 
 

@@ -18,7 +18,7 @@ import click
 from blackbox_lb.cli.echo import echo, is_terminal
 from blackbox_lb.cli.terminal import Terminal, reporter
 from blackbox_lb.errors import InputError
-from blackbox_lb.jobs.runs.names import REPORT
+from blackbox_lb.jobs.runs.names import REPORT, SAMPLING_WITH_A_BIAS
 
 if TYPE_CHECKING:
     from blackbox_lb.api.limits.budget import SpendLimit
@@ -82,9 +82,7 @@ def _announce_forecast(
 
     if not total.requests:
         return
-    sentence = announcement(trials, total)
-    tokens = total.completion_tokens
-    trials.report.expect(total.completions, total.prompt_tokens, tokens, partial(shorter, trials))
+    sentence = announcement(trials, total, partial(shorter, trials))
     announce(trials.session, options, trials.report, sentence)
 
 
@@ -97,11 +95,6 @@ def known_prices(profile: Profile, model: str | None, limits: LimitOptions) -> P
     if model is None:
         return None
     return find_prices(profile.name, model, limits.price_table)
-
-
-COLLECTING = ("tokens.id", "neutral")
-"""Rows of a profile that completions need to be of use."""
-SAMPLING_WITH_A_BIAS = (*COLLECTING, "bias")
 
 
 def load(options: TaskSettings, *, learns: bool = True, mends: bool = False) -> tuple[Task, Reward]:

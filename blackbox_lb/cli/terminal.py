@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import shutil
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -144,9 +144,13 @@ WHOLE = 24
 
 
 def print_table(
-    title: str, header: Iterable[str], rows: Iterable[Iterable[str]], *, left_aligned: int = 1
+    title: str,
+    header: Iterable[str],
+    rows: Iterable[Iterable[str]],
+    *,
+    text_columns: Collection[int] = (0,),
 ) -> None:
-    """Print a table on stdout; the first ``left_aligned`` columns are text, the others numbers.
+    """Print a table on stdout; ``text_columns`` are the places of text, the others are numbers.
 
     A number or a label is never broken; prose wraps between words. Where the columns do not fit
     that way, each row becomes a block of ``name: value`` lines.
@@ -163,7 +167,7 @@ def print_table(
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
     for place, name in enumerate(names):
         texts = [name, *(row[place] for row in cells)]
-        if place < left_aligned:
+        if place in text_columns:
             table.add_column(Text(name), overflow="fold", min_width=_least_width(texts))
         else:
             # Rich measures words, and would break a number with its interval.

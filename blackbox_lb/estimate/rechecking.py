@@ -93,13 +93,13 @@ class ErrorEvidence(NamedTuple):
     above: float
     below: float
 
-    def is_broken(self, risk: float = RISK) -> bool:
+    def is_broken(self) -> bool:
         """Whether more errors than the limit are shown."""
-        return self.above >= 1 / risk
+        return self.above >= 1 / RISK
 
-    def is_kept(self, risk: float = RISK) -> bool:
+    def is_kept(self) -> bool:
         """Whether fewer errors than the limit are shown."""
-        return self.below >= 1 / risk
+        return self.below >= 1 / RISK
 
 
 def error_evidence(is_wrong: Bools, limit: float) -> ErrorEvidence:
@@ -137,7 +137,7 @@ def _log_evidence(wrong: Vector, rows: Vector, limit: float) -> tuple[Vector, Ve
     return np.asarray(mixture + over), np.asarray(mixture + under)
 
 
-def rows_to_show(share: float, limit: float, risk: float = RISK) -> int | None:
+def rows_to_show(share: float, limit: float) -> int | None:
     """About how many rows would show that less than ``limit`` is wrong, if ``share`` of them were;
     None where it is not less, or beyond a million.
     """
@@ -145,7 +145,7 @@ def rows_to_show(share: float, limit: float, risk: float = RISK) -> int | None:
         return None
     rows = np.unique(np.geomspace(1, MOST_ROWS, GRID).astype(np.int64)).astype(np.float64)
     _, below = _log_evidence(np.round(share * rows), rows, limit)
-    shown = np.flatnonzero(below >= -np.log(risk))
+    shown = np.flatnonzero(below >= -np.log(RISK))
     if not len(shown):
         return None
     return int(rows[shown[0]])

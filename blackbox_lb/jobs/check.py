@@ -86,6 +86,7 @@ async def check_opening(
     """
     _, prompts = await opening_lists(trials, examples[:LOOKED_AT], "check", listed, labels)
     opening = await opening_of(trials, labels, [prompts.lists])
+    trials.report.detail(opening.sentence)
     lists = prompts.lists.with_tokens(opening.tokens)
     feasible = opening_feasibility(lists, opening.tokens, prompts.labels == OPENING)
     return CheckedOpening(feasible, opening)
@@ -129,6 +130,8 @@ async def check(
         if not trials.reward.right(example, text)
     )
     feasible = replace(judged(lists, labels, right), after=after)
+    for sentence in (lists.sentence, feasible.sentence):
+        trials.report.detail(sentence)
     return Checked(feasible, lists.sentence, labels.names[feasible.commonest], wrong)
 
 

@@ -13,12 +13,12 @@ from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.decisions.first_lists import FirstLists
 from blackbox_lb.estimate.decisions.prediction import expected_calibration_error
 from blackbox_lb.jobs.runs.names import ABSTAIN_BELOW
-from blackbox_lb.jobs.scoring import SPLITS
 from blackbox_lb.literals import Split
 from blackbox_lb.rollouts.judging.verdict import bootstrap
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.tasks import Task
 from blackbox_lb.tasks.rewards.normalising import normalise
+from blackbox_lb.tasks.sets.task import SPLITS
 from blackbox_lb.types import Example, Prompt
 
 

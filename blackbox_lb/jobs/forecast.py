@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 from blackbox_lb.api.draw import Draw
 from blackbox_lb.api.limits.budget import prompt_bound
-from blackbox_lb.api.session import Session
+from blackbox_lb.api.session import CHARACTERS_A_TOKEN, Session
 from blackbox_lb.bias.features import Feature
 from blackbox_lb.bias.phases import MOST_PARTS
 from blackbox_lb.bias.request_bias import AnyBias, RequestBias
@@ -34,15 +34,13 @@ from blackbox_lb.rollouts.collect import (
 )
 from blackbox_lb.rollouts.judging.trials import StagePart, Trials, draw_at
 from blackbox_lb.rollouts.judging.verdict import Setting
-from blackbox_lb.rollouts.progress import duration, work
+from blackbox_lb.rollouts.progress import Shorter, duration, work
 from blackbox_lb.rollouts.stepped import PART
 from blackbox_lb.safety.network import is_loopback
 from blackbox_lb.store import RolloutStore, request_hash
 from blackbox_lb.tasks import Task
 from blackbox_lb.types import Example, Prompt
 
-CHARACTERS_A_TOKEN = 4
-"""Characters a token of an English prompt."""
 PARTS = 2
 """Requests of a completion whose bias changes once."""
 STEPS = 4
@@ -229,7 +227,7 @@ def _missing(settings: RequestSettings, part: StagePart, covered: set[str]) -> F
     return Forecast(
         requests=likely * len(requests),
         completions=completions,
-        prompt_tokens=likely * sum(_likely_tokens(missing.prompt, texts) for missing in requests),
+        prompt_tokens=likely * sum(likely_tokens(missing.prompt, texts) for missing in requests),
         most_prompt_tokens=most * (bounds + sent_again * len(requests)),
         most_completion_tokens=completions * (longest + discarded),
         completion_tokens=completions * longest,
@@ -253,18 +251,21 @@ def _along_answers(settings: RequestSettings, part: AnswerLists) -> Forecast:
         prompt = example.prompt
         of_answer = requests_along(profile, prompt, size, part.listed, by_ids=by_ids)
         requests += of_answer
-        likely += of_answer * _likely_tokens(prompt)
+        likely += of_answer * likely_tokens(prompt)
         most += size * (prompt_bound(prompt.sent_texts) + size)
     return Forecast(requests, requests, likely, most, sum(part.sizes), requests)
 
 
-def _likely_tokens(prompt: Prompt, texts: Sequence[str] = ()) -> int:
+def likely_tokens(prompt: Prompt, texts: Sequence[str] = ()) -> int:
     """Those of a prompt, and of ``texts`` that go out with it."""
     return sum(map(len, [*prompt.sent_texts, *texts])) // CHARACTERS_A_TOKEN + 1
 
 
-def announcement(trials: Trials, total: Forecast) -> str:
-    """What is about to be asked for, of whom, with which key and for how much."""
+def announcement(trials: Trials, total: Forecast, shorter: Shorter) -> str:
+    """What is about to be asked for, of whom, with which key and for how much. The reporter gets
+    what is to come, to say how long it takes.
+    """
+    trials.report.expect(total.completions, total.prompt_tokens, total.completion_tokens, shorter)
     session = trials.session
     size = trials.store.size()
     mean = size.tokens / size.completions if size.completions else 0.0

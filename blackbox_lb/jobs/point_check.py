@@ -19,17 +19,16 @@ import numpy as np
 from blackbox_lb.bias.document import Bias
 from blackbox_lb.bias.operating import (
     CheckedPoint,
-    DecisionCounts,
     MeasuredShare,
     OperatingCurve,
     PromiseCheck,
-    PromptCounts,
 )
-from blackbox_lb.errors import InputError, NoLogprobs
+from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.decisions.first_lists import FirstLists
 from blackbox_lb.estimate.decisions.prediction import RocArea, roc_area
 from blackbox_lb.estimate.inputs.checks import Vector
-from blackbox_lb.rollouts.answers.given_answers import first_completions
+from blackbox_lb.jobs.fitting.choosing.operating import decision_counts, prompt_counts
+from blackbox_lb.rollouts.answers.given_answers import first_completions, listed_places
 from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.tasks.rewards.normalising import normalise
 from blackbox_lb.types import Example
@@ -127,12 +126,7 @@ async def check_point(
     curve = curve_of(bias)
     completions, _ = await first_completions(trials, examples, "check", listed)
     lists = FirstLists.of(completions)
-    places = np.flatnonzero(lists.has_list)
-    if not len(places):
-        raise NoLogprobs(
-            f"none of {len(examples)} first tokens came with a list of alternatives; use a provider"
-            " that returns logprobs"
-        )
+    places = listed_places(lists)
     sent = bias.logit_bias
     tokens = np.array(sorted({*sent, *curve.token_ids}), np.int64)
     positive_tokens = np.array(sorted(curve.token_ids), np.int64)
@@ -183,14 +177,11 @@ def _with_answers(
         ],
         np.bool_,
     )
-    is_decided = ahead[is_answered] > 0
+    margins = ahead[is_answered]
     checked = CheckedPoint(
-        prompts=PromptCounts(prompts=len(is_positive), positives=int(is_positive.sum())),
-        decisions=DecisionCounts(
-            decided=int(is_decided.sum()), right=int((is_decided & is_positive).sum())
-        ),
+        prompts=prompt_counts(is_positive), decisions=decision_counts(margins, is_positive, 0.0)
     )
     area = None
     if 0 < is_positive.sum() < len(is_positive):
-        area = roc_area(ahead[is_answered], is_positive)
+        area = roc_area(margins, is_positive)
     return {"checked": checked, "area": area}

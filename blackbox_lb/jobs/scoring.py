@@ -18,13 +18,14 @@ from blackbox_lb.rollouts.judging.trials import checked_scores
 from blackbox_lb.rollouts.judging.verdict import PolicyScores, bootstrap, paired
 from blackbox_lb.rollouts.progress import Reporter
 from blackbox_lb.rollouts.remote_rewards import fetch_rewards
+from blackbox_lb.rollouts.stored import keys_by_prompt
 from blackbox_lb.store import RolloutStore, canonical
 from blackbox_lb.tasks import Reward, Score, Task
-from blackbox_lb.types import Completion, Example, Prompt
+from blackbox_lb.tasks.sets.task import SPLITS
+from blackbox_lb.types import Completion, Example
 
 Settings: TypeAlias = Mapping[str, Any]
 """The settings of a request without the prompt, as in the store."""
-SPLITS: tuple[Split, ...] = ("train", "validation", "test")
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +169,7 @@ async def rescore(
             settings
         ):  # a continuation of a given beginning is no answer of its own
             continue
-        stored = _by_prompt(store.prompts(request))
+        stored = keys_by_prompt(store, [request])
         foreign += sum(len(keys) for prompt, keys in stored.items() if prompt not in task_prompts)
         for split in splits:
             examples = [example for example in task.split(split) if example.prompt in stored]
@@ -204,13 +205,6 @@ async def rescore(
             " data"
         )
     return sorted(groups, key=lambda group: SPLITS.index(group.split))
-
-
-def _by_prompt(prompts: Mapping[str, Prompt]) -> dict[Prompt, list[str]]:
-    rows: dict[Prompt, list[str]] = {}
-    for key, prompt in prompts.items():
-        rows.setdefault(prompt, []).append(key)
-    return rows
 
 
 async def _scored(

@@ -19,7 +19,7 @@ from blackbox_lb.bias.phrases import Hit, PhraseLine, PhraseList, forms_of
 from blackbox_lb.bias.records import Entry, SamplingRecord
 from blackbox_lb.bias.stepping import REQUESTS_A_STEP
 from blackbox_lb.errors import InputError
-from blackbox_lb.jobs.forecast import CHARACTERS_A_TOKEN, Forecast
+from blackbox_lb.jobs.forecast import Forecast, likely_tokens
 from blackbox_lb.providers.profile import Profile
 from blackbox_lb.rollouts.reading import token_spans, tokens_within
 from blackbox_lb.tasks.rewards.forms.avoid import PER_WORDS, count_words
@@ -291,11 +291,10 @@ async def words_bias(
 
 def words_forecast(prompts: Sequence[Prompt], max_tokens: int) -> Forecast:
     """What the estimate of the cost asks for."""
-    sizes = [sum(map(len, prompt.sent_texts)) for prompt in prompts]
     return Forecast(
         requests=len(prompts),
         completions=len(prompts),
-        prompt_tokens=sum(size // CHARACTERS_A_TOKEN + 1 for size in sizes),
+        prompt_tokens=sum(map(likely_tokens, prompts)),
         most_prompt_tokens=sum(prompt_bound(list(prompt.sent_texts)) for prompt in prompts),
         most_completion_tokens=len(prompts) * max_tokens,
         completion_tokens=len(prompts) * max_tokens,

@@ -19,8 +19,6 @@ from blackbox_lb.estimate.inputs.checks import Ids
 from blackbox_lb.estimate.inputs.recipe import Recipe
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
 from blackbox_lb.estimate.next_token.next_token import NextToken
-from blackbox_lb.providers.packaged import profile_names
-from blackbox_lb.providers.profile import load_profile
 from blackbox_lb.rollouts.columns import LISTED
 from blackbox_lb.rollouts.reading import (
     BROKEN_OFF,
@@ -35,6 +33,7 @@ from blackbox_lb.rollouts.reading import (
     reading_of,
 )
 from blackbox_lb.rollouts.scratch import Scratch
+from blackbox_lb.rollouts.stored import keys_by_prompt, lists_end_tokens
 from blackbox_lb.safety.printable import printable
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.tasks import Reward, Task
@@ -112,10 +111,7 @@ class Positions:
                 for name, settings in store.requests().items()
                 if _drawn_from_base(settings)
             }
-            by_prompt: dict[Any, list[str]] = {}
-            for request in requests:
-                for key, prompt in store.prompts(request).items():
-                    by_prompt.setdefault(prompt, []).append(key)
+            by_prompt = keys_by_prompt(store, requests)
             keys = [by_prompt.get(example.prompt, []) for example in task.train]
             if not any(keys):
                 raise InputError(
@@ -309,12 +305,7 @@ def _drawn_from_base(settings: Mapping[str, Any]) -> bool:
 def _listed_ends(requests: Mapping[str, Mapping[str, Any]]) -> EndTokens:
     """End tokens that are listed. InputError: a provider is not known to list them."""
     names = sorted({str(settings.get("provider")) for settings in requests.values()})
-    profiles = profile_names()
-    silent = [
-        name
-        for name in names
-        if name not in profiles or load_profile(name).logprobs.end_token_listed is not True
-    ]
+    silent = [name for name in names if lists_end_tokens(name) is not True]
     if silent:
         raise InputError(
             f"{', '.join(silent)} is not known to list the token that ends a completion, so its id"

@@ -19,7 +19,7 @@ from blackbox_lb.bias.operating import (
     PromptCounts,
 )
 from blackbox_lb.jobs.point_check import LEVEL, margin_distance
-from tests.support.commands import refused
+from tests.support.commands import asking, blb, refused
 from tests.support.exact import ExactServer
 from tests.support.openings import (
     COUNTS,
@@ -142,6 +142,17 @@ def test_a_broken_promise_is_said(fitted: Run, server: ExactServer, tmp_path: Pa
     assert told.startswith("BROKEN ")
     assert "blb fit" in told
     assert "--decide" in told
+
+
+def test_stored_lists_are_not_forecast_whatever_their_width(
+    fitted: Run, server: ExactServer, tmp_path: Path
+) -> None:
+    """A check that goes on after a limit announces the rest alone."""
+    data = write_rows(tmp_path / "rows.jsonl", [{"prompt": f"row {n}"} for n in range(30)])
+    where = asking(server, data=data, max_tokens=1, out=tmp_path / "check", top_logprobs=10)
+    words = ("check", fitted.folder / "bias.json", *where, "--reward", "tokens")
+    assert "about 30 requests" in blb(*words, "--max-requests", 20).stderr
+    assert "about 10 requests" in blb(*words).stderr
 
 
 def test_a_bias_without_a_point_is_refused(fitted: Run, tmp_path: Path) -> None:

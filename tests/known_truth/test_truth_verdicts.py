@@ -70,7 +70,8 @@ class Job:
 
     def validation(self, candidate: Candidate, salt: int) -> float:
         """What the choice is made by."""
-        return self.draw(VALIDATION, 4, SAMPLED, _full(candidate), salt).mean_reward
+        scores = self.draw(VALIDATION, 4, SAMPLED, _full(candidate), salt)
+        return float(np.mean([row.mean() for row in scores.reward]))
 
     def words(self) -> list[str]:
         """What is said of the reward at temperature 1 and greedy, in one table with the lengths."""

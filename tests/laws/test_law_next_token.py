@@ -20,6 +20,7 @@ from blackbox_lb.estimate.sparse.support_search import SubsetProblem, whole_numb
 from tests.support.errors import raises_naming
 from tests.support.exact import ExactModel
 from tests.support.fits import problem_of
+from tests.support.masses import kl
 
 VOCAB = 12
 SAMPLES = 25
@@ -72,7 +73,7 @@ def by_hand(data: Rollouts, table: NextToken) -> np.ndarray:
 
 @given(seeds, tops, biases)
 def test_it_is_the_distribution_of_the_definition(seed: int, top: int, bias: np.ndarray) -> None:
-    """log_normaliser, expected and kl equal their definitions on the distribution written out by
+    """log_normaliser, expected and mean equal their definitions on the distribution written out by
     hand.
     """
     data = rollouts(seed, top)
@@ -82,12 +83,12 @@ def test_it_is_the_distribution_of_the_definition(seed: int, top: int, bias: np.
     tilted = base * np.exp(np.append(delta, 0.0))
     z = tilted.sum(axis=1)
     policy = tilted / z[:, None]
-    np.testing.assert_allclose(table.log_normaliser(delta), np.log(z), atol=2e-6)
+    np.testing.assert_allclose(table.log_normaliser(delta), np.log(z), atol=5e-6)
     np.testing.assert_allclose(
         table.expected(delta), policy[:, :-1].sum(axis=0), atol=1e-4, rtol=1e-5
     )
-    kl = policy @ np.append(delta, 0.0) - np.log(z)
-    np.testing.assert_allclose(table.kl(delta), kl, atol=5e-5)
+    known = policy @ np.append(delta, 0.0) - np.log(z)
+    np.testing.assert_allclose(kl(table, delta), known, atol=5e-5)
     assert tail_coverage(table).unattributed == pytest.approx(base[:, -1].mean(), abs=1e-6)
 
 
@@ -97,7 +98,7 @@ def test_no_bias_changes_nothing(seed: int, top: int) -> None:
     table = table_of(seed, top)
     zero = np.zeros(len(table.token_ids))
     np.testing.assert_allclose(table.log_normaliser(zero), 0, atol=1e-12)
-    np.testing.assert_allclose(table.kl(zero), 0, atol=1e-12)
+    np.testing.assert_allclose(kl(table, zero), 0, atol=1e-12)
 
 
 @given(seeds, tops, biases, biases, st.floats(0, 1))
@@ -137,7 +138,7 @@ def test_full_lists_do_not_feel_a_shift(seed: int, bias: np.ndarray, c: float) -
         table.log_normaliser(delta + c), table.log_normaliser(delta) + c, atol=1e-9
     )
     np.testing.assert_allclose(table.expected(delta + c), table.expected(delta), atol=1e-9)
-    np.testing.assert_allclose(table.kl(delta + c), table.kl(delta), atol=1e-9)
+    np.testing.assert_allclose(kl(table, delta + c), kl(table, delta), atol=1e-9)
 
 
 @given(seeds, tops, biases)
@@ -151,7 +152,7 @@ def test_policies_are_distributions(seed: int, top: int, bias: np.ndarray) -> No
     assert expected.sum() <= table.n_positions + 1e-9
     if not table.rest.any():
         assert expected.sum() == pytest.approx(table.n_positions)
-    assert (table.kl(bias[table.token_ids]) >= 0).all()
+    assert (kl(table, bias[table.token_ids]) >= 0).all()
 
 
 @given(seeds, tops, st.floats(100, 690), st.integers(0, VOCAB - 1))
@@ -164,7 +165,7 @@ def test_large_biases_stay_finite(seed: int, top: int, size: float, token: int) 
         delta = np.where(table.token_ids == token, sign, 0.0)
         assert np.isfinite(table.log_normaliser(delta)).all()
         assert np.isfinite(table.expected(delta)).all()
-        assert np.isfinite(table.kl(delta)).all()
+        assert np.isfinite(kl(table, delta)).all()
 
 
 @settings(max_examples=25)
@@ -298,7 +299,7 @@ def test_wrong_shapes_are_refused(seed: int) -> None:
     with raises_naming(InputError, "delta", (size,), (size - 1,)):
         table.log_normaliser(np.zeros(size - 1))
     with raises_naming(InputError, "delta", "nan"):
-        table.kl(np.full(size, np.nan))
+        table.log_normaliser(np.full(size, np.nan))
     with raises_naming(InputError, "position_weights", "-1.0"):
         table.expected(np.zeros(size), -np.ones(table.n_positions))
     with raises_naming(InputError, "position_weights", "all 0"):

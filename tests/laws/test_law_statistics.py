@@ -22,7 +22,7 @@ from blackbox_lb.estimate.counting.statistics import (
 )
 from blackbox_lb.estimate.inputs.recipe import Recipe
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
-from blackbox_lb.estimate.inputs.sweep import Unobserved
+from blackbox_lb.estimate.inputs.sweep import Sweep, Unobserved
 from tests.support.errors import raises_naming
 from tests.support.statistics import close, statistics_of, zhat_of
 
@@ -362,17 +362,17 @@ def test_bad_arguments_are_named() -> None:
     errors.
     """
     with raises_naming(InputError, "'guess'", "'bound'", "'drop'"):
-        of([], rule="guess")  # type: ignore[arg-type]
+        Sweep(unobserved="guess")  # type: ignore[arg-type]
     with raises_naming(InputError, "positions", "0"):
-        of([], 0)
+        Sweep(positions=0)
     with raises_naming(InputError, "tau", "0"):
-        statistics_of(columns([]), (1.0, 0.0))
+        Sweep(tau=(1.0, 0.0))
     with raises_naming(InputError, "tau", "0.7", "1.3", "2"):
         zhat_of(TokenIPS(of([("a", 0.0, [(5, -0.5)])])), 2.0)
     with raises_naming(InputError, "highest", "nan"):
         of([], highest=np.nan)
     for clip in (0.99, -1.0, np.nan, np.inf):
         with raises_naming(InputError, "clip", clip):
-            of([], clip=clip)
+            Sweep(clip=clip)
     with raises_naming(InputError, "-1", "a"):
         of([("a", 0.0, [(-1, -0.5)])])

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from tests.support.exact import ExactModel
+from tests.support.questions import write_rows
 
-__all__ = ["DECIDER", "balanced_rows", "labelled_rows"]
+__all__ = ["DECIDER", "balanced_rows", "labelled_rows", "write_which"]
 
 DECIDER = ExactModel(
     14, 2, seed=3, prompts=12, unigram=np.where(np.isin(np.arange(14), (1, 2)), -4.0, 0.0), end=True
@@ -37,6 +40,20 @@ def balanced_rows(model: ExactModel) -> list[dict[str, Any]]:
                 wanted[row["answer"]] -= 1
                 rows.append(row)
     return rows
+
+
+def write_which(folder: Path) -> Path:
+    """``balanced_rows`` of ``DECIDER`` to learn from and to judge on, in a file, which is returned;
+    the question between its labels lies beside it, in which.json.
+    """
+    question = {"type": "choice", "instructions": "Which?", "criteria": {"b": None, "c": None}}
+    (folder / "which.json").write_text(json.dumps({"which": question}))
+    rows = [
+        {"prompt": row["prompt"], "answer": row["answer"]}
+        for row in balanced_rows(DECIDER)
+        if row["split"] != "validation"
+    ]
+    return write_rows(folder / "rows.jsonl", rows)
 
 
 def _row(model: ExactModel, number: int, split: str) -> dict[str, Any]:

@@ -7,6 +7,11 @@ import numpy as np
 from blackbox_lb.estimate.next_token.next_token import NextToken
 
 
+def kl(table: NextToken, delta: np.ndarray) -> np.ndarray:
+    """(m,) ``KL(pi_delta || pi_0)`` at each position in nats."""
+    return np.maximum(table.mean(delta, delta) - table.log_normaliser(delta), 0.0)
+
+
 def dense(table: NextToken) -> np.ndarray:
     """(m, s) pi_0, token by token."""
     masses = table.by_token(np.arange(len(table.token_ids)))

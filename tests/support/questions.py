@@ -17,6 +17,11 @@ def questions(train: int, validation: int, test: int, **fields: object) -> list[
     ]
 
 
+def write_questions(path: Path, number: int) -> Path:
+    """That many rows with one answer, of no split, in a file, which is returned."""
+    return write_rows(path, ({"prompt": f"question {n}", "answer": "a"} for n in range(number)))
+
+
 def write_rows(path: Path, rows: Iterable[Mapping[str, Any]]) -> Path:
     """The rows as JSON Lines in a file, which is returned."""
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")

@@ -4,6 +4,7 @@ that says one option too often, and a fit of both.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import numpy as np
 
 from tests.support.commands import blb, options
 from tests.support.deciding import DecidingServer
+from tests.support.questions import write_rows
 
 NAMES = ("billing", "repair", "other")
 QUESTION = {"type": "choice", "instructions": "Which team?", "criteria": dict.fromkeys(NAMES)}
@@ -40,6 +42,26 @@ def rows_of(number: int) -> list[dict[str, str]]:
         answer = np.random.default_rng(10_000 + place).choice(3, p=odds / odds.sum())
         rows.append({"prompt": state, "answer": NAMES[answer]})
     return rows
+
+
+def write_two_questions(folder: Path, second: str) -> Path:
+    """Rows with an answer to the question of the team and to one of yes or no named ``second``, in
+    a file, which is returned; the questions' file lies beside it.
+    """
+    rows = [
+        {"prompt": row["prompt"], "team": row["answer"], second: "yes" if place % 3 else "no"}
+        for place, row in enumerate(rows_of(60))
+    ]
+    questions = {"team": QUESTION, second: {"type": "noul", "instructions": "In danger?"}}
+    (folder / "team.json").write_text(json.dumps(questions))
+    return write_rows(folder / "rows.jsonl", rows)
+
+
+def says_both(state: Any, name: str, names: Sequence[str]) -> Sequence[float]:
+    """As ``says`` of the team; of the other question always the same."""
+    if name == "team":
+        return says(state, name, names)
+    return [0.3, 0.1]
 
 
 def fit(data: Path, server: DecidingServer, out: Path, **values: object) -> Any:

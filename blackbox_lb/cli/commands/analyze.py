@@ -10,10 +10,10 @@ from blackbox_lb.cli.echo import echo, preset_options, print_json
 from blackbox_lb.cli.grouped import command
 from blackbox_lb.cli.options import StoredBiasOptions
 from blackbox_lb.cli.resources import check_folder, chosen_bias, load_bias
+from blackbox_lb.cli.tables import print_facts, print_page_table
 from blackbox_lb.cli.terminal import print_table
 from blackbox_lb.jobs.plan.setting import setting
 from blackbox_lb.jobs.runs.names import STORE
-from blackbox_lb.rollouts.progress import short
 
 if TYPE_CHECKING:
     from blackbox_lb.extras.analysis.document import Analysis, TokenScore
@@ -56,12 +56,6 @@ def analyze_command(options: AnalyzeOptions) -> None:
     origin = provenance(settings=preset_options())
     analysis = analyze(bias, store, profile, vocabulary, origin)
     write_whole(file, (analysis.model_dump_json(indent=1) + "\n").encode())
-    if not options.quiet and analysis.left_out:
-        echo(
-            f"{analysis.left_out} completions are left out: filtered, broken off by the host, or"
-            " not all of their tokens are listed",
-            err=True,
-        )
     if options.as_json:
         print_json(analysis.model_dump(mode="json"))
     else:
@@ -70,42 +64,20 @@ def analyze_command(options: AnalyzeOptions) -> None:
 
 
 def _print(analysis: Analysis, top: int) -> None:
+    from blackbox_lb.extras.report.notes import analysed
+    from blackbox_lb.extras.report.tables import bands_table, families_table
+
     for sentence in analysis.summary:
         echo(sentence)
-    echo(
-        f"scores from the base model's lists at {analysis.positions:,} positions of"
-        f" {analysis.completions:,} completions; a share of {short(analysis.unlisted)} of the"
-        " probability is in no list, and spread as base completions have it"
-    )
+    print_facts(analysed(analysis))
     unknown = sum(token.family == "not known" for token in analysis.tokens)
     if unknown:
         echo(
             f"no stored answer has the text of {unknown:,} tokens; --tokenizer with the model's"
             " vocabulary gives it"
         )
-    print_table(
-        "Intervention scores S by band (nats)",
-        ("band", "what they are", "tokens"),
-        ((band.label, band.meaning, f"{band.count:,}") for band in analysis.bands),
-        left_aligned=2,
-    )
-    print_table(
-        "Families of tokens by what they look like",
-        ("side", "family", "examples", "tokens", "used", "mean S"),
-        (
-            (
-                family.side,
-                family.name,
-                " ".join(f"'{example}'" for example in family.examples[:6]),
-                f"{family.size:,}",
-                f"{family.count:,}",
-                f"{family.mean_score:+.3f}",
-            )
-            for family in analysis.families
-            if family.side != "unmoved"
-        ),
-        left_aligned=3,
-    )
+    for table in (bands_table(analysis), families_table(analysis)):
+        print_page_table(table)
     by_share = sorted(analysis.tokens, key=lambda token: -abs(token.score) * token.count)
     _print_tokens("Promoted tokens", [token for token in by_share if token.score > 0], top)
     _print_tokens("Suppressed tokens", [token for token in by_share if token.score < 0], top)

@@ -7,7 +7,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from blackbox_lb.cli.echo import echo, print_json
+from blackbox_lb.cli.echo import print_json
 from blackbox_lb.cli.grouped import command
 from blackbox_lb.cli.options import TrialOptions, VerboseOptions, bias_argument
 from blackbox_lb.cli.resources import load, open_trials, run
@@ -95,18 +95,22 @@ def check_command(options: CheckOptions) -> None:
     for advice in naming_advice(options, task, labels):
         notice(advice)
     checked, spent = run(options, lambda budget: _run(options, task, reward, labels, budget))
+    if isinstance(checked, CheckedOpening):
+        _tell(options, checked, opening_conclusion(checked, spent))
+    else:
+        _tell(options, checked, check_conclusion(checked, spent))
+
+
+def _tell(
+    options: CheckOptions,
+    checked: Checked | CheckedOpening | PointCheck | MendingCheck,
+    conclusion: Conclusion,
+) -> None:
+    """Print a check for a program, or its conclusion."""
     if options.as_json:
         print_json(checked.as_json())
-        return
-    if isinstance(checked, CheckedOpening):
-        if options.verbose:
-            echo(checked.opening.sentence)
-        print_conclusion(opening_conclusion(checked, spent))
-        return
-    if options.verbose:
-        echo(checked.found.sentence)
-        echo(checked.read)
-    print_conclusion(check_conclusion(checked, spent))
+    else:
+        print_conclusion(conclusion)
 
 
 def _check_decisions(options: CheckOptions, bias: Bias) -> None:
@@ -118,10 +122,7 @@ def _check_decisions(options: CheckOptions, bias: Bias) -> None:
     if options.endpoint is None:
         options = options.replacing(endpoint=endpoint_of(bias))
     checked, spent = run(options, lambda budget: _run_mended(options, task, reward, bias, budget))
-    if options.as_json:
-        print_json(checked.as_json())
-        return
-    print_conclusion(mending_conclusion(checked, spent))
+    _tell(options, checked, mending_conclusion(checked, spent))
 
 
 def mending_conclusion(checked: MendingCheck, spent: str) -> Conclusion:
@@ -165,10 +166,7 @@ def _check_bias(options: CheckOptions, bias: Bias) -> None:
     curve_of(bias)
     task, reward = load(options)
     checked, spent = run(options, lambda budget: _run_point(options, task, reward, bias, budget))
-    if options.as_json:
-        print_json(checked.as_json())
-        return
-    print_conclusion(point_conclusion(checked, spent))
+    _tell(options, checked, point_conclusion(checked, spent))
 
 
 def point_conclusion(checked: PointCheck, spent: str) -> Conclusion:
@@ -218,9 +216,8 @@ async def _run_point(
 
     def expected(trials: Trials) -> Forecast:
         settings = RequestSettings.of(trials)
-        return forecast(
-            settings, [first_part(settings.draw, "check", examples, settings.width(None))]
-        )
+        width = settings.width(options.top_logprobs)
+        return forecast(settings, [first_part(settings.draw, "check", examples, width)])
 
     async with open_trials(options, task, reward, budget, bias, expected=expected) as trials:
         if task.data_hash != bias.data_hash and task.name == bias.task:

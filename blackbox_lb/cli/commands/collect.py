@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any
 from blackbox_lb.cli.echo import echo, print_json
 from blackbox_lb.cli.grouped import command
 from blackbox_lb.cli.options import TrialOptions
-from blackbox_lb.cli.resources import COLLECTING, load, open_trials, run
+from blackbox_lb.cli.resources import load, open_trials, run
 from blackbox_lb.cli.terminal import command_with_same
 from blackbox_lb.errors import InputError
 from blackbox_lb.jobs.plan.setting import HelpGroup, setting
 from blackbox_lb.jobs.plan.shared import CollectionSettings, TaskSettings
+from blackbox_lb.jobs.runs.names import COLLECTING
 
 if TYPE_CHECKING:
     from blackbox_lb.api.limits.budget import SpendLimit

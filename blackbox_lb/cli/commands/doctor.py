@@ -210,7 +210,7 @@ def _print(report: Report, saved: str | None, careful: Mapping[str, Json]) -> No
             (finding.row, finding.claim, finding.status, finding.evidence)
             for finding in report.findings
         ),
-        left_aligned=4,
+        text_columns=range(4),
     )
     echo(
         f"{len(report.contradicted)} contradicted; {report.requests} requests,"

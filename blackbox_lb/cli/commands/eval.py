@@ -13,8 +13,6 @@ from blackbox_lb.cli.echo import echo, preset_options, print_json
 from blackbox_lb.cli.grouped import argument, command
 from blackbox_lb.cli.options import TrialOptions, VerboseOptions
 from blackbox_lb.cli.resources import (
-    COLLECTING,
-    SAMPLING_WITH_A_BIAS,
     chosen_bias,
     load,
     load_bias,
@@ -22,12 +20,12 @@ from blackbox_lb.cli.resources import (
     open_trials,
     run,
 )
-from blackbox_lb.cli.tables import comparisons_table, rate, shares_table
+from blackbox_lb.cli.tables import print_page_table
 from blackbox_lb.cli.terminal import command_with_same, print_conclusion, print_table, reporter
 from blackbox_lb.errors import BiasError, InputError
 from blackbox_lb.jobs.plan.setting import HelpGroup, setting
 from blackbox_lb.jobs.plan.shared import DecisionSettings, JudgingSettings, TaskSettings
-from blackbox_lb.jobs.runs.names import REPORT
+from blackbox_lb.jobs.runs.names import COLLECTING, REPORT, SAMPLING_WITH_A_BIAS
 from blackbox_lb.safety.files import explained, write_whole
 from blackbox_lb.safety.printable import printable, shell_line
 
@@ -427,9 +425,12 @@ def _check(trials: Trials, biases: dict[str, Bias]) -> None:
 
 
 def _print(evaluation: Evaluation, *, everything: bool) -> None:
-    """A table of the policies for each setting and a legend, and the shares of labels where they
-    are the reward; with ``everything`` all other numbers, too.
+    """A table of the policies for each setting and a legend, their texts where phrases are
+    concerned, and the shares of labels where they are the reward; with ``everything`` the other
+    tables of the report, too.
     """
+    from blackbox_lb.extras.report.contents import tables_of_evaluation
+    from blackbox_lb.extras.report.page_table import shares_table
     from blackbox_lb.jobs.evaluation.conclusion import short_names
 
     names = short_names(evaluation.policies)
@@ -437,20 +438,20 @@ def _print(evaluation: Evaluation, *, everything: bool) -> None:
     for row in evaluation.policies:
         by_setting.setdefault(row.setting, []).append(row)
     for name_of_setting, rows in by_setting.items():
-        _print_policies(evaluation, name_of_setting, rows, names, everything=everything)
-        if everything:
-            _print_decisions(name_of_setting, rows)
+        _print_policies(evaluation, name_of_setting, rows, names)
     for name, short in names.items():
         if short != printable(name) and " + " not in short:
             echo(f"{short}: {printable(name)}")
-    for name_of_setting, rows in by_setting.items():
-        _print_texts(name_of_setting, rows, names)
-    if everything and evaluation.comparisons:
-        comparisons_table("Differences, paired by prompt", evaluation.comparisons)
+    sections = tables_of_evaluation(evaluation)
+    tables = sections["texts"]
+    if everything:
+        tables = [table for section in sections.values() for table in section]
     for name_of_setting, rows in by_setting.items():
         shares = {names[row.name]: row.shares for row in rows if row.shares}
         if shares:
-            shares_table(name_of_setting, shares)
+            tables.append(shares_table(name_of_setting, shares))
+    for table in tables:
+        print_page_table(table)
 
 
 def _print_policies(
@@ -458,29 +459,19 @@ def _print_policies(
     setting: str,
     rows: Sequence[PolicyResult],
     names: Mapping[str, str],
-    *,
-    everything: bool,
 ) -> None:
-    """The policies at a setting, the one with the highest reward first; with ``everything`` all
-    their metrics.
-    """
+    """The policies at a setting, the one with the highest reward first."""
     from blackbox_lb.jobs.evaluation.conclusion import against, reference_of, with_interval
 
     reference = reference_of(evaluation)
-    metrics = [evaluation.label]
-    if everything:
-        metrics = list(rows[0].metrics)
+    metric = evaluation.label
     priced = any(row.cost is not None for row in rows)
     cells = []
-    for row in sorted(rows, key=lambda row: -row.metrics[evaluation.label].mean):
-        line = [names[row.name]]
-        for metric in metrics:
-            cell = ""
-            if metric in row.metrics:
-                mean = row.metrics[metric]
-                cell = with_interval(metric, mean.mean, mean.low, mean.high)
-            line.append(cell)
-        line += [
+    for row in sorted(rows, key=lambda row: -row.metrics[metric].mean):
+        reward = row.metrics[metric]
+        line = [
+            names[row.name],
+            with_interval(metric, reward.mean, reward.low, reward.high),
             *against(evaluation, row, reference),
             f"{row.prompt_tokens:.0f} + {row.completion_tokens:.1f}",
         ]
@@ -489,7 +480,7 @@ def _print_policies(
         cells.append(line)
     header = [
         "policy",
-        *map(printable, metrics),
+        printable(metric),
         f"against {names[reference]}",
         "that is",
         "tokens",
@@ -501,60 +492,4 @@ def _print_policies(
         " completion",
         header,
         cells,
-    )
-
-
-def _print_texts(setting: str, rows: Sequence[PolicyResult], names: Mapping[str, str]) -> None:
-    """Print what the texts of each policy are like; nothing where no phrases are concerned."""
-    from blackbox_lb.jobs.evaluation.conclusion import TEXT_COLUMNS, text_cell
-
-    figures = {names[row.name]: row.texts for row in rows if row.texts is not None}
-    if not figures:
-        return
-    print_table(
-        f"{setting.capitalize()}, the texts: means, and in brackets the 95 % interval of the"
-        " difference from the base, paired by prompt",
-        ("policy", *TEXT_COLUMNS.values()),
-        (
-            (name, *(text_cell(column, getattr(texts, column)) for column in TEXT_COLUMNS))
-            for name, texts in figures.items()
-        ),
-    )
-
-
-def _print_decisions(setting: str, rows: Sequence[PolicyResult]) -> None:
-    """Print each policy's table of labels with its scores; nothing where the task has no labels."""
-    decisions = [(row.name, row.decisions) for row in rows if row.decisions]
-    if not decisions:
-        return
-    print_table(
-        f"{setting.capitalize()}: decisions",
-        ("policy", "accuracy", "macro-F1", "no label"),
-        (
-            (
-                printable(name),
-                rate(decision.accuracy),
-                rate(decision.macro_f1),
-                rate(decision.no_label),
-            )
-            for name, decision in decisions
-        ),
-    )
-    labels = [printable(row.label) for row in decisions[0][1].labels]
-    print_table(
-        f"{setting.capitalize()}: decisions by right label",
-        (
-            "policy",
-            "label",
-            "precision",
-            "recall",
-            *(f"said {name}" for name in labels),
-            "said none",
-        ),
-        (
-            (printable(name), label, rate(row.precision), rate(row.recall), *map(str, cells))
-            for name, decision in decisions
-            for label, row, cells in zip(labels, decision.labels, decision.confusion, strict=True)
-        ),
-        left_aligned=2,
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -12,20 +11,13 @@ from blackbox_lb.cli.echo import echo, preset_options, print_json, with_option_n
 from blackbox_lb.cli.grouped import command
 from blackbox_lb.cli.options import TrialOptions, VerboseOptions
 from blackbox_lb.cli.resources import (
-    SAMPLING_WITH_A_BIAS,
     known_prices,
     load,
     note_old_report,
     open_trials,
     run,
 )
-from blackbox_lb.cli.tables import (
-    comparisons_table,
-    findings_list,
-    print_curve,
-    shares_table,
-    verdict_table,
-)
+from blackbox_lb.cli.tables import print_curve, print_report
 from blackbox_lb.cli.terminal import (
     command_with_same,
     print_conclusion,
@@ -34,14 +26,18 @@ from blackbox_lb.cli.terminal import (
 from blackbox_lb.errors import InputError
 from blackbox_lb.jobs.plan.plan import Plan
 from blackbox_lb.jobs.plan.setting import HelpGroup, setting
-from blackbox_lb.jobs.runs.names import BIAS, FIT_FILES, LEARNED, RUNS, TOP_LOGPROBS
+from blackbox_lb.jobs.runs.names import (
+    BIAS,
+    FIT_FILES,
+    RUNS,
+    SAMPLING_WITH_A_BIAS,
+    TOP_LOGPROBS,
+)
 from blackbox_lb.literals import Endpoint
-from blackbox_lb.safety.printable import printable, shell_line
+from blackbox_lb.safety.printable import shell_line
 
 if TYPE_CHECKING:
     from blackbox_lb.api.limits.budget import SpendLimit
-    from blackbox_lb.bias.document import Bias
-    from blackbox_lb.jobs.fitting.document import FitResult
     from blackbox_lb.jobs.fitting.result import Fitted
     from blackbox_lb.jobs.runs.answers import AnswerPair
     from blackbox_lb.rollouts.judging.trials import Trials
@@ -154,6 +150,7 @@ def _dry_run(options: FitOptions, task: Task, reward: Reward, plan: Plan) -> Non
 
 def _fit(options: FitOptions, task: Task, reward: Reward, plan: Plan, folder: Path) -> None:
     """Learn, write and print, while nobody else works in the folder."""
+    from blackbox_lb.extras.report.data import RunDocuments
     from blackbox_lb.jobs.records.run_record import provenance
     from blackbox_lb.jobs.runs.conclusion import (
         NextStep,
@@ -183,7 +180,7 @@ def _fit(options: FitOptions, task: Task, reward: Reward, plan: Plan, folder: Pa
         if bias.operating is not None:
             print_curve(bias.operating)
         if options.verbose:
-            _print_everything(bias, result, folder, unwritten)
+            print_report(RunDocuments(folder, bias, result))
         more = ["--rivals"]
         if plan.settings == (GREEDY,) and not options.deploy:
             more = ["--deploy", "greedy", "--rivals"]
@@ -256,38 +253,3 @@ def _engine(options: FitOptions) -> AbstractContextManager[FitEngine | None]:
     from blackbox_lb.extras.ray.engine import Cluster
 
     return Cluster(options.workers)
-
-
-def _print_everything(
-    bias: Bias, result: FitResult, folder: Path, unwritten: Collection[str]
-) -> None:
-    from blackbox_lb.bias.records import settings_text
-
-    verdict_table(bias.verdict)
-    for title, shares in result.shares.items():
-        shares_table(title, {"base": shares.base, "biased": shares.biased})
-    if result.beside:
-        comparisons_table(
-            f"This bias (depends on {bias.depends_on or 'nothing'}) against what else decides, same"
-            " test prompts",
-            result.beside,
-        )
-    if result.origin:
-        echo(printable(result.origin))
-    echo(
-        f"{bias.estimator} ({printable(settings_text(bias.settings))}), {len(bias.entries)}"
-        f" entries, learned from {bias.rollouts} rollouts, {result.kl_sentence}"
-    )
-    if bias.compiled:
-        echo(f"compiled: {bias.compiled.sentence}")
-    if bias.censoring and bias.sampling:
-        echo(bias.censoring.sentence(bias.sampling.top_logprobs))
-    findings_list(bias.findings)
-    if BIAS not in unwritten:
-        bias_file = folder / BIAS
-        echo(f"wrote {bias_file}; look into it with: {shell_line('blb', 'show', bias_file)}")
-    if LEARNED not in unwritten:
-        echo(
-            f"wrote {folder / LEARNED}: all {result.uncompiled_entries:,} learned"
-            " values, for blb compile"
-        )

@@ -117,7 +117,7 @@ def _overview(profiles: list[Profile]) -> None:
             )
             for profile in profiles
         ),
-        left_aligned=5,
+        text_columns=range(5),
     )
     echo(
         "key: the environment variable. learns from: samples, given answers (labels: of one token),"
@@ -194,7 +194,7 @@ def _models(provider: str, *, as_json: bool) -> None:
             (model.name, _weights(model), _cuts(model, sent), *_prices(model))
             for model in hosted.models
         ),
-        left_aligned=3,
+        text_columns=range(3),
     )
     echo(f"bias and logprobs: {_evidence(hosted)}. Prices are for a million tokens.")
     echo(f"Source: {hosted.source}.")
@@ -226,7 +226,7 @@ def _hosts(name: str, *, as_json: bool) -> None:
             )
             for hosted, model in matches
         ),
-        left_aligned=5,
+        text_columns=range(5),
     )
     echo("Prices are for a million tokens. Open weights also run on a server of your own: vLLM,")
     echo("SGLang, llama.cpp. " + MEASURE_FIRST)

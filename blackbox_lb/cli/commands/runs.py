@@ -51,23 +51,24 @@ def runs_command(options: RunsOptions) -> None:
             counted(len(rows), "run"),
             HEADER,
             [_cells(row) for row in rows],
-            left_aligned=4,
+            text_columns=range(4),
         )
         for row in rows:
-            echo(f"{printable(str(row.folder))}: {row.headline}")
+            echo(f"{printable(str(row.folder))}: {row.headline or row.verdict}")
 
 
 def _cells(row: RunRow) -> tuple[str, ...]:
-    low = number(row.low, sign=True)
-    high = number(row.high, sign=True)
+    interval = ""
+    if row.low is not None and row.high is not None:
+        interval = f"{number(row.low, sign=True)} to {number(row.high, sign=True)}"
     return (
         printable(str(row.folder)),
         printable(row.date[:16].replace("T", " ")),
         printable(row.verdict),
         printable(row.metric),
-        number(row.base),
-        number(row.biased),
-        f"{low} to {high}",
+        "" if row.base is None else number(row.base),
+        "" if row.biased is None else number(row.biased),
+        interval,
         f"{row.entries:,}",
         "" if row.dollars is None else f"{row.dollars:.2f}",
     )

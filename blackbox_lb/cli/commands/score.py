@@ -97,9 +97,10 @@ def score_command(options: ScoreOptions) -> None:
     each prompt with the probability of every label.
     """
     from blackbox_lb.jobs.runs.opening import price_judge
-    from blackbox_lb.jobs.scoring import SPLITS, rescore
+    from blackbox_lb.jobs.scoring import rescore
     from blackbox_lb.store import RolloutStore
     from blackbox_lb.tasks.rewards.remote import Remote
+    from blackbox_lb.tasks.sets.task import SPLITS
 
     path, names = _store(options.where)
     task, reward = load(options)
@@ -148,8 +149,8 @@ def _decisions(options: ScoreOptions, path: Path, task: Task) -> None:
     """Decide the stored prompts, and print what the decisions are worth."""
     from blackbox_lb.bias.document import Bias
     from blackbox_lb.jobs.deciding import stored_decisions
-    from blackbox_lb.jobs.scoring import SPLITS
     from blackbox_lb.store import RolloutStore
+    from blackbox_lb.tasks.sets.task import SPLITS
 
     chosen = path.with_name(BIAS)
     bias = Bias.load(chosen)
@@ -335,7 +336,7 @@ def _print(groups: list[Group], names: dict[str, str]) -> None:
         f"Stored completions, scored: {label}",
         tuple(label if name == "reward" else name for name in HEADER),
         (_cells(group, _base_of(group, groups), names) for group in groups),
-        left_aligned=2,
+        text_columns=range(2),
     )
 
 
@@ -370,7 +371,7 @@ def _without_lists(record: ScoredCompletion) -> ScoredCompletion:
 def _print_examples(records: list[ScoredCompletion], task: Task, count: int) -> None:
     """The completions with the highest and with the lowest rewards, each prompt once on a side."""
     from blackbox_lb.jobs.runs.answers import cut, one_line
-    from blackbox_lb.jobs.scoring import SPLITS
+    from blackbox_lb.tasks.sets.task import SPLITS
 
     prompts = {
         (split, example.id): example.prompt.text

@@ -17,10 +17,6 @@ if TYPE_CHECKING:
     from blackbox_lb.bias.records import Entry
 
 
-MOST_PHRASES = 6
-"""Phrases that are named."""
-
-
 class ShowOptions(JsonOptions):
     bias_file: Path | None = bias_argument()
     top: int = setting(20, None, "Tokens of each kind.", ge=1)
@@ -36,19 +32,25 @@ def show_command(options: ShowOptions) -> None:
     from blackbox_lb.bias.document import Bias
     from blackbox_lb.bias.request_bias import phases_of_features
     from blackbox_lb.cli.resources import chosen_bias
-    from blackbox_lb.cli.tables import findings_list, print_curve, verdict_table
+    from blackbox_lb.cli.tables import findings_list, print_curve, print_facts, print_page_table
+    from blackbox_lb.extras.report.contents import facts_of
+    from blackbox_lb.extras.report.data import RunDocuments
+    from blackbox_lb.extras.report.tables import verdict_table
 
-    bias = Bias.load(chosen_bias(options.bias_file))
+    file = chosen_bias(options.bias_file)
+    bias = Bias.load(file)
     if options.as_json:
         print_json(bias.model_dump(mode="json"))
         return
-    _origin(bias)
+    print_facts(facts_of(RunDocuments(file.parent, bias)))
+    if bias.learned is not None:
+        echo(f"bias: {bias.learned.sentence}")
     if bias.verdict:
-        verdict_table(bias.verdict)
+        print_page_table(verdict_table(bias.verdict))
         echo(printable(bias.status))
     else:
         echo("UNVERIFIED: no fresh completions were compared; run blb eval with --save")
-    findings_list(bias.findings, everything=True)
+    findings_list(bias.findings)
     if bias.operating is not None:
         if bias.operating.check is not None:
             check = bias.operating.check
@@ -69,50 +71,6 @@ def show_command(options: ShowOptions) -> None:
     suppressed = [entry for entry in ranked if entry.bias < 0]
     _tokens(f"Promoted tokens{where}", promoted, options.top)
     _tokens(f"Suppressed tokens{where}", suppressed, options.top)
-
-
-def _origin(bias: Bias) -> None:
-    from blackbox_lb.bias.records import settings_text
-
-    echo(
-        f"model      {printable(bias.model)} ({printable(bias.provider)}), tokenizer"
-        f" {printable(bias.tokenizer)}"
-    )
-    data = f"{bias.rollouts} rollouts, {bias.tokens:,} tokens"
-    if bias.decisions:
-        data = f"{bias.rollouts:,} rows"
-    echo(
-        f"learned    {printable(bias.estimator)} ({printable(settings_text(bias.settings))}) from"
-        f" {data}"
-    )
-    if bias.censoring:
-        listed = None
-        if bias.sampling:
-            listed = bias.sampling.top_logprobs
-        echo(f"kept back  {bias.censoring.sentence(listed)}")
-    echo(f"reward     {printable(bias.reward)} on {printable(bias.task or 'unknown task')}")
-    entries = f"{len(bias.entries)}"
-    if bias.compiled:
-        entries += f", {bias.compiled.sentence}"
-    if bias.decisions:
-        echo(f"questions  {len(bias.decisions)}")
-    else:
-        echo(f"entries    {entries}")
-    if bias.phrases:
-        echo(f"phrases    {_phrases(bias)}")
-    if bias.learned:
-        echo(f"bias       {bias.learned.sentence}")
-    echo(
-        f"made       {bias.created:%Y-%m-%d %H:%M} UTC by blackbox_lb {printable(bias.blackbox_lb)}"
-    )
-
-
-def _phrases(bias: Bias) -> str:
-    """How many phrases the file keeps out, and the first of them."""
-    names = [printable(entry) for entry in bias.phrases[:MOST_PHRASES]]
-    if len(bias.phrases) > MOST_PHRASES:
-        names.append("...")
-    return f"{len(bias.phrases):,}, which apply() and blb proxy keep out: {', '.join(names)}"
 
 
 def _decisions(bias: Bias) -> None:
@@ -140,21 +98,16 @@ def _decisions(bias: Bias) -> None:
 
 def _parts(bias: Bias, top: int) -> None:
     """Print the vectors of the features that move tokens most, each with its most moved tokens."""
-    from blackbox_lb.bias.request_bias import phases_of_features, strongest
-    from blackbox_lb.cli.terminal import print_table
+    from blackbox_lb.bias.request_bias import phases_of_features
+    from blackbox_lb.cli.tables import print_page_table
+    from blackbox_lb.extras.report.tables import features_table
 
     phases = phases_of_features(bias.features)
     if phases.confined:
         echo(f"acts at    the first tokens alone, {phases.first:,} of them")
-    rows = [(printable(name), tokens) for name, tokens in strongest(bias)]
-    if not rows:
-        return
-    print_table(
-        f"Depends on {printable(bias.depends_on)}: {min(top, len(rows))} of {len(rows)} vectors;"
-        " the tokens below are moved by none of them",
-        ("feature", "moves most (nats where nothing else holds)"),
-        rows[:top],
-    )
+    vectors = features_table(bias)
+    if vectors.rows:
+        print_page_table(vectors, top)
 
 
 def _tokens(title: str, entries: Iterable[Entry], top: int) -> None:

@@ -9,9 +9,9 @@ from typing import Any
 import click
 
 from blackbox_lb.cli.echo import echo, print_json
+from blackbox_lb.cli.grouped import PATH
 from blackbox_lb.errors import StoreCorrupt
 
-PATH = click.Path(path_type=Path)
 LONGEST = 500
 """Characters of a sentence in the list of commands."""
 TOLD = 20

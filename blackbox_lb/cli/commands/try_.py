@@ -13,9 +13,10 @@ import click
 from blackbox_lb.cli.echo import echo, print_json
 from blackbox_lb.cli.grouped import argument, command
 from blackbox_lb.cli.options import PrintOptions, bias_argument, provider
-from blackbox_lb.cli.resources import SAMPLING_WITH_A_BIAS, chosen_bias, connect_to, load_bias
+from blackbox_lb.cli.resources import chosen_bias, connect_to, load_bias
 from blackbox_lb.jobs.plan.setting import HelpGroup, setting
 from blackbox_lb.jobs.plan.shared import ModelSettings, ServerSettings
+from blackbox_lb.jobs.runs.names import SAMPLING_WITH_A_BIAS
 
 if TYPE_CHECKING:
     from blackbox_lb.api.limits.budget import SpendLimit

@@ -9,7 +9,6 @@ from blackbox_lb.cli.echo import echo, print_json, with_option_names
 from blackbox_lb.cli.grouped import argument, command
 from blackbox_lb.cli.options import LimitOptions, PrintOptions
 from blackbox_lb.cli.resources import (
-    SAMPLING_WITH_A_BIAS,
     announce,
     check_folder,
     connect_to,
@@ -20,6 +19,7 @@ from blackbox_lb.cli.terminal import print_conclusion, reporter
 from blackbox_lb.errors import InputError
 from blackbox_lb.jobs.plan.setting import HelpGroup, setting
 from blackbox_lb.jobs.plan.shared import ModelSettings
+from blackbox_lb.jobs.runs.names import SAMPLING_WITH_A_BIAS
 from blackbox_lb.safety.printable import counted, printable, shell_line
 
 if TYPE_CHECKING:

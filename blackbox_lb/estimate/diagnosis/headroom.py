@@ -24,7 +24,6 @@ from blackbox_lb.estimate.inputs.thresholds import (
     SMALL_GAIN,
 )
 from blackbox_lb.estimate.reweighting import reward_variance
-from blackbox_lb.records import Word
 
 Decision: TypeAlias = Literal["nothing", "little", "enough", "unknown"]
 
@@ -80,14 +79,6 @@ class Headroom:
         if math.isfinite(self.low):
             interval = f" ({self.low:.3g} to {self.high:.3g})"
         return f"at tau {self.tau:g} the best policy there is would gain {self.gain:.3g}{interval}"
-
-    @property
-    def word(self) -> Word:
-        """FAIL where there is nothing to gain, PASS where there is enough, INCONCLUSIVE
-        otherwise.
-        """
-        words: dict[Decision, Word] = {"nothing": "FAIL", "enough": "PASS"}
-        return words.get(self.decision, "INCONCLUSIVE")
 
     @property
     def plain(self) -> str:

@@ -1,14 +1,13 @@
 """The recipe of a set of statistics."""
 
 from dataclasses import dataclass
-from typing import get_args
 
 import numpy as np
 
 from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.inputs.checks import Vector
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
-from blackbox_lb.estimate.inputs.sweep import Unobserved, positive
+from blackbox_lb.estimate.inputs.sweep import Unobserved
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,21 +29,7 @@ class Recipe:
     clip: float | None = None
 
     def __post_init__(self) -> None:
-        """Raise InputError: a setting out of range."""
-        for tau in self.tau:
-            positive("tau", tau)
-        if self.positions is not None and self.positions < 1:
-            raise InputError(
-                f"positions is {self.positions}; draw at least 1 of each completion, or None"
-                " for all"
-            )
-        if self.unobserved not in get_args(Unobserved):
-            raise InputError(f"unobserved {self.unobserved!r} is unknown; choose 'bound' or 'drop'")
-        if self.clip is not None and not 1 <= self.clip < np.inf:
-            raise InputError(
-                f"clip is {self.clip}; the largest inverse propensity must be a number from 1, or"
-                " None for no limit"
-            )
+        """Raise InputError: a highest reward that is none; ``Sweep`` checks the other settings."""
         if np.isnan(self.highest) or self.highest == np.inf:
             raise InputError(
                 f"highest is {self.highest}; give the largest reward of all rollouts, or -inf where"

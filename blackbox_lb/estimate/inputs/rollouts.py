@@ -28,8 +28,6 @@ from blackbox_lb.estimate.inputs.checks import Bools, Ids, Vector
 from blackbox_lb.estimate.inputs.sweep import Scale, positive
 from blackbox_lb.types import NO_TOKEN, POSITIVE_TOLERANCE
 
-"""The set over which the reward weights of ``projection`` have mean 1."""
-
 PER_ROLLOUT = ("prompts", "rewards", "lengths", "shares", "answer_sets", "drawn_by_base")
 PER_POSITION = ("token_ids", "logprobs", "top_ids", "top_logprobs", "bounded")
 
@@ -271,12 +269,8 @@ class Weighting(Protocol):
     def __add__(self, other: Weighting) -> Weighting:
         return SumOfWeightings((self, other))
 
-    def weights(self, rollouts: Rollouts, among: Bools | None = None) -> PositionWeights:
-        """The weights of ``rollouts``.
-
-        Args:
-            rollouts: n scored completions and given answers.
-            among: (n,) whether each counts, all if None; the others have weights and baselines 0.
+    def weights(self, rollouts: Rollouts) -> PositionWeights:
+        """The weights of ``rollouts``, scored completions and given answers.
 
         Raises:
             InputError: a setting out of range, or no completion earned a reward.
@@ -295,15 +289,11 @@ class RewardTilt(Weighting):
     tau: float
     scale: Scale = "global"
 
-    def weights(self, rollouts: Rollouts, among: Bools | None = None) -> PositionWeights:
-        """See ``Weighting.weights``. A prompt whose completions all have reward -inf weighs 0.
-
-        among: (n,) of the rollouts that count, all if None.
-        """
+    def weights(self, rollouts: Rollouts) -> PositionWeights:
+        """See ``Weighting.weights``. A prompt whose completions all have reward -inf weighs 0."""
         exponents = rollouts.rewards / positive("tau", self.tau)
-        is_sampled = ~rollouts.given if among is None else ~rollouts.given & among
         weights, shared = _with_mean_one(
-            exponents, rollouts.prompts, is_sampled, self.scale, rollouts
+            exponents, rollouts.prompts, ~rollouts.given, self.scale, rollouts
         )
         baseline = np.where(rollouts.is_of_base, shared, 0.0)
         lengths = rollouts.lengths
@@ -334,10 +324,8 @@ class RewardToGo(Weighting):
     gamma: float = 1.0
     scale: Scale = "global"
 
-    def weights(self, rollouts: Rollouts, among: Bools | None = None) -> PositionWeights:
+    def weights(self, rollouts: Rollouts) -> PositionWeights:
         """See ``Weighting.weights``.
-
-        among: (n,) of the rollouts that count, all if None.
 
         Raises:
             InputError: the reward is no sum over positions, or tau or gamma is out of range.
@@ -351,8 +339,7 @@ class RewardToGo(Weighting):
                 " no position has a reward to go; use RewardTilt, or give the rollouts costs"
             )
         of = rollouts.rollout_of
-        is_sampled = ~rollouts.given
-        counted = (is_sampled if among is None else is_sampled & among)[of]
+        counted = ~rollouts.given[of]
         to_go = rewards_to_go(rollouts.costs, rollouts.lengths, self.gamma)
         weights, shared = _with_mean_one(
             to_go / tau, rollouts.prompts[of], counted, self.scale, rollouts
@@ -367,12 +354,10 @@ class GivenAnswers(Weighting):
 
     scale: Scale = "global"
 
-    def weights(self, rollouts: Rollouts, among: Bools | None = None) -> PositionWeights:
-        """See ``Weighting.weights``. among: (n,) of the rollouts that count, all if None."""
+    def weights(self, rollouts: Rollouts) -> PositionWeights:
+        """See ``Weighting.weights``."""
         is_given = rollouts.given
         weights = np.zeros(len(rollouts.keys))
-        if among is not None:
-            is_given = is_given & among
         weights[is_given] = rollouts.shares[is_given]
         values = np.repeat(weights, rollouts.lengths)
         return PositionWeights(values, np.zeros(len(values)), self.scale)
@@ -384,11 +369,11 @@ class SumOfWeightings(Weighting):
 
     parts: tuple[Weighting, ...]
 
-    def weights(self, rollouts: Rollouts, among: Bools | None = None) -> PositionWeights:
+    def weights(self, rollouts: Rollouts) -> PositionWeights:
         """See ``Weighting.weights``."""
-        total = self.parts[0].weights(rollouts, among)
+        total = self.parts[0].weights(rollouts)
         for part in self.parts[1:]:
-            further = part.weights(rollouts, among)
+            further = part.weights(rollouts)
             np.add(total.values, further.values, out=total.values)
             np.add(total.baseline, further.baseline, out=total.baseline)
         return total

@@ -4,7 +4,7 @@ command may read its values.
 
 import math
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, get_args
 
 from blackbox_lb.errors import InputError
 
@@ -73,7 +73,7 @@ class Sweep:
         return self.l2 in (DEFAULT_L2, ANSWERS_L2)
 
     def __post_init__(self) -> None:
-        """Raise InputError: a setting that is not a finite number above 0, or no value of one."""
+        """Raise InputError: a setting out of range, or no value of one."""
         for name in ("tau", "l2", "alpha"):
             values = getattr(self, name)
             if not values:
@@ -83,6 +83,13 @@ class Sweep:
         for value in self.gamma:
             if not 0 <= value <= 1:
                 raise InputError(f"gamma is {value}; it must be from 0 to 1")
+        if self.positions is not None and self.positions < 1:
+            raise InputError(
+                f"positions is {self.positions}; draw at least 1 of each completion, or None"
+                " for all"
+            )
+        if self.unobserved not in get_args(Unobserved):
+            raise InputError(f"unobserved {self.unobserved!r} is unknown; choose 'bound' or 'drop'")
         if self.clip is not None and not 1 <= self.clip < math.inf:
             raise InputError(
                 f"clip is {self.clip}; the largest inverse propensity must be a number from 1, or"

@@ -433,20 +433,6 @@ class NextToken:
         totals = Sums.of(in_order(one, counting), len(on_columns))
         return replace(totals, listed=self.on_support(totals.listed))
 
-    def kl(self, delta: npt.ArrayLike) -> Vector:
-        """(m,) ``KL(pi_delta || pi_0)`` at each position in nats."""
-        tilt, shift = tilted(delta, len(self.token_ids))
-        weighted = tilt * vector("delta", delta, len(self.token_ids))
-
-        def one(part: Part) -> Vector:
-            scaled = self.scaled_at(part, tilt, shift)
-            with part.wide() as table:
-                return np.maximum(
-                    self.mean_at(part, table, weighted) / scaled - shift - np.log(scaled), 0.0
-                )
-
-        return self._positions(one)
-
     def by_token(self, tokens: Ids) -> TokenMasses:
         """pi_0 of the tokens at the indices ``tokens`` into the support, token by token."""
         chosen = np.asarray(tokens, dtype=np.int64)

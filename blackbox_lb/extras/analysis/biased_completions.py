@@ -20,11 +20,12 @@ from blackbox_lb.errors import BiasError, InputError, ProfileError, StoreError
 from blackbox_lb.estimate.inputs.checks import Ids, Vector
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
 from blackbox_lb.estimate.reweighting import divergence
-from blackbox_lb.jobs.compiling.logged_prefixes import end_tokens, logged_prefixes
+from blackbox_lb.jobs.compiling.logged_prefixes import logged_prefixes
 from blackbox_lb.providers.profile import Profile
 from blackbox_lb.rollouts.phased import bias_at_positions, phase_of_positions
 from blackbox_lb.rollouts.positions import scored
 from blackbox_lb.rollouts.reading import BROKEN_OFF
+from blackbox_lb.rollouts.stored import end_tokens, keys_by_prompt
 from blackbox_lb.safety.printable import printable
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.tasks import parse_reward
@@ -135,10 +136,7 @@ def _read(
     """The completions of these requests with their lists in memory, their prompts, and the number
     left out, by its reason.
     """
-    by_prompt: dict[Prompt, list[str]] = {}
-    for request in requests:
-        for key, prompt in store.prompts(request).items():
-            by_prompt.setdefault(prompt, []).append(key)
+    by_prompt = keys_by_prompt(store, requests)
     prompts = tuple(by_prompt)
     examples = [Example(str(number), prompt) for number, prompt in enumerate(prompts)]
     rollouts, left_out = scored(store, examples, list(by_prompt.values()), COUNT, ends)

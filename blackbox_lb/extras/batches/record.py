@@ -14,11 +14,11 @@ from typing import Any, Literal
 from pydantic import BaseModel
 
 from blackbox_lb.errors import InputError
+from blackbox_lb.safety.documents import read_document
 from blackbox_lb.safety.files import locked, write_whole
-from blackbox_lb.safety.untrusted import parse_json, read_bounded
 
-LARGEST = 1_000_000
-"""Bytes of the largest record that is read."""
+OF_NO_USE = "move the record of this batch job away if its batch is of no use any more"
+"""The remedy for a record that is damaged, or of a newer version."""
 
 
 class BatchRecord(BaseModel):
@@ -106,7 +106,10 @@ class Jobs:
     def all(self) -> list[BatchRecord]:
         """Every job, the oldest first."""
         with self._described():
-            jobs = [self._read(path) for path in self.folder.glob("*.json")]
+            records = [
+                read_document(path, BatchRecord, OF_NO_USE) for path in self.folder.glob("*.json")
+            ]
+            jobs = [record for record in records if record is not None]
             return sorted(jobs, key=lambda job: (job.written, job.name))
 
     def save(self, job: BatchRecord) -> None:
@@ -155,15 +158,6 @@ class Jobs:
         )
         with locked(self.folder / "lock", refusal):
             yield
-
-    def _read(self, path: Path) -> BatchRecord:
-        try:
-            return BatchRecord.model_validate(parse_json(read_bounded(path, LARGEST)))
-        except ValueError as error:
-            raise InputError(
-                f"{path} is no record of a batch job, or of a newer version"
-                f" ({type(error).__name__}); move it away if its batch is of no use any more"
-            ) from error
 
     @contextmanager
     def _described(self) -> Iterator[None]:

@@ -6,24 +6,18 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-from pydantic import BaseModel, ValidationError
-
-from blackbox_lb.bias.document import MAX_BYTES, Bias
+from blackbox_lb.bias.document import Bias
 from blackbox_lb.errors import InputError
 from blackbox_lb.extras.analysis.document import Analysis
 from blackbox_lb.extras.report.examples import ExampleCard, evaluated, judged
 from blackbox_lb.jobs.decisions.document import DecidedQuestion
-from blackbox_lb.jobs.evaluation.document import (
-    Evaluation,
-)
+from blackbox_lb.jobs.evaluation.document import Evaluation
 from blackbox_lb.jobs.fitting.document import FitResult
+from blackbox_lb.jobs.runs.listing import read_result
 from blackbox_lb.records import SharesOfGroup
-from blackbox_lb.safety.printable import printable
-from blackbox_lb.safety.untrusted import read_bounded, strict_json
-
-Model = TypeVar("Model", bound=BaseModel)
+from blackbox_lb.safety.documents import read_document
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,11 +29,11 @@ class RunDocuments:
 
     folder: Path
     bias: Bias
-    result: FitResult | None
-    evaluation: Evaluation | None
-    analysis: Analysis | None
-    examples: tuple[ExampleCard, ...]
-    examples_from: str
+    result: FitResult | None = None
+    evaluation: Evaluation | None = None
+    analysis: Analysis | None = None
+    examples: tuple[ExampleCard, ...] = ()
+    examples_from: str = ""
 
     @property
     def decided(self) -> tuple[DecidedQuestion, ...]:
@@ -122,8 +116,13 @@ def read_run(folder: Path) -> RunDocuments:
             f"{folder} is no run folder; give the folder with bias.json that `blb fit` wrote"
         )
     bias = Bias.load(folder / "bias.json")
-    result = _read(folder / "result.json", FitResult)
-    evaluation = _read(folder / "evaluation.json", Evaluation)
+    result = read_result(folder)
+    evaluation = read_document(
+        folder / "evaluation.json", Evaluation, "write it again with blb eval, or remove it"
+    )
+    analysis = read_document(
+        folder / "analysis.json", Analysis, "write it again with blb analyze, or remove it"
+    )
     outdated = any(_older(bias, evaluation, "evaluation.json", "blb eval"))
     answers = None if result is None else result.answers
     examples: tuple[ExampleCard, ...] = ()
@@ -137,40 +136,7 @@ def read_run(folder: Path) -> RunDocuments:
         bias=bias,
         result=result,
         evaluation=evaluation,
-        analysis=_read(folder / "analysis.json", Analysis),
+        analysis=analysis,
         examples=examples,
         examples_from=origin,
     )
-
-
-def _read(path: Path, model: type[Model]) -> Model | None:
-    try:
-        content = read_bounded(path, MAX_BYTES)
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror}); mend or remove it") from None
-    except ValueError:
-        raise InputError(
-            f"{path}: larger than the limit of {MAX_BYTES:,} bytes for a document; remove it"
-        ) from None
-    try:
-        return model.model_validate(strict_json(content))
-    except ValidationError as error:
-        errors = error.errors(include_url=False)
-        where = ".".join(str(part) for part in errors[0]["loc"])
-        more = ""
-        if len(errors) > 1:
-            more = f" (and {len(errors) - 1} more)"
-        raise InputError(
-            f"{path}: field {printable(where)}: {printable(errors[0]['msg'])}{more}; {_again(path)}"
-        ) from None
-    except ValueError as error:
-        raise InputError(f"{path}: not JSON in UTF-8 ({error}); {_again(path)}") from None
-
-
-def _again(path: Path) -> str:
-    command = {"evaluation.json": "blb eval", "analysis.json": "blb analyze"}.get(
-        path.name, "blb fit"
-    )
-    return f"write it again with {command}, or remove it"

@@ -26,7 +26,7 @@ from blackbox_lb.extras.report.page_table import (
     table,
     word,
 )
-from blackbox_lb.extras.report.tables import comparisons_table, labels_table
+from blackbox_lb.extras.report.tables import labels_table
 from blackbox_lb.extras.report.verdict_text import (
     Judged,
     as_title,
@@ -121,21 +121,10 @@ def question_parts(run: RunDocuments, figures: Mapping[str, Plot]) -> list[Quest
                 question.question,
                 tuple(question_lines(question, is_alone=True)),
                 tuple(figures[name] for name in names if name in figures),
-                tuple(_tables(run, place, suffix)),
+                tuple(question_tables(run, place)),
             )
         )
     return parts
-
-
-def rivals_table(run: RunDocuments) -> PageTable | None:
-    """The mended probabilities against what else mends; None where nothing was compared."""
-    if run.result is None or not run.result.beside:
-        return None
-    return comparisons_table(
-        run.result.beside,
-        "beside",
-        "The chosen mending against temperature alone and the batch prior, row by row",
-    )
 
 
 def question_decisions(run: RunDocuments) -> Iterator[tuple[str, BothDecisions]]:
@@ -161,8 +150,10 @@ def _suffix(place: int) -> str:
     return "" if place == 0 else f"-{place + 1}"
 
 
-def _tables(run: RunDocuments, place: int, suffix: str) -> Iterator[PageTable]:
+def question_tables(run: RunDocuments, place: int) -> Iterator[PageTable]:
+    """The tables of the question at ``place``."""
     question = run.decided[place]
+    suffix = _suffix(place)
     pair = _decisions(run, place)
     if pair is not None:
         yield labels_table(f"labels{suffix}", "Options", pair, SIDES)

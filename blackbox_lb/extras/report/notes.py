@@ -11,7 +11,6 @@ from blackbox_lb.extras.analysis.document import Analysis
 from blackbox_lb.extras.report.data import RunDocuments
 from blackbox_lb.extras.report.decided import decided_counts, question_count
 from blackbox_lb.extras.report.verdict_text import as_title, rows_of, setting_words
-from blackbox_lb.jobs.fitting.document import FitResult
 from blackbox_lb.jobs.plan.shared import DecisionSettings, ModelSettings, TaskSettings
 from blackbox_lb.jobs.runs.names import LEARNED
 from blackbox_lb.records import Finding
@@ -20,6 +19,8 @@ from blackbox_lb.safety.printable import shell_line
 
 Facts = Iterator[tuple[str, str]]
 """Names and their facts."""
+MOST_PHRASES = 6
+"""Phrases that are named."""
 
 
 def _blb(command: str, run: RunDocuments) -> str:
@@ -74,19 +75,8 @@ def costs(run: RunDocuments) -> Facts:
             )
         if not priced:
             yield "money", "not known: no prices were given to blb eval (--price)"
-    yield "distance from the base", _kl(result)
-
-
-def _kl(result: FitResult | None) -> str:
-    if result is None:
-        return "not known without result.json"
-    if result.kl_nats_per_completion is None:
-        return f"not computed: {result.kl_missing or 'no reason recorded'}"
-    condition = ", given where each completion ends"
-    if result.kl_whole:
-        condition = ""
-    nats = short(result.kl_nats_per_completion)
-    return f"{nats} nats of KL a completion at temperature 1{condition}"
+    if result is not None:
+        yield "distance from the base", result.kl_sentence
 
 
 def counts(run: RunDocuments) -> Facts:
@@ -121,13 +111,15 @@ def counts(run: RunDocuments) -> Facts:
         left_out = sum(policy.left_out for policy in run.evaluation.policies)
         yield "left out of the evaluation", f"{left_out:,} completions"
     if run.analysis is not None:
-        yield from _analysed(run.analysis)
+        yield from analysed(run.analysis)
 
 
 def _compiled(run: RunDocuments) -> Facts:
     compiled = run.bias.compiled
+    if run.result is not None:
+        yield "learned", f"{run.result.uncompiled_entries:,} values, in {LEARNED}, for blb compile"
     if run.bias.phrases:
-        yield "phrases kept out", f"{len(run.bias.phrases):,}, by apply() and blb proxy alone"
+        yield "phrases", _phrases(run.bias.phrases)
     entries = len(run.bias.entries)
     if compiled is None:
         yield "biased tokens", f"{entries:,}; what a compile kept and lost is not recorded"
@@ -147,12 +139,25 @@ def _compiled(run: RunDocuments) -> Facts:
         yield "lost by the compile", f"{compiled.kl_lost_nats_per_token:.5f} nats of KL a token"
 
 
-def _analysed(analysis: Analysis) -> Facts:
+def _phrases(phrases: Sequence[str]) -> str:
+    """How many a file keeps out, and the first of them."""
+    names = list(phrases[:MOST_PHRASES])
+    if len(phrases) > MOST_PHRASES:
+        names.append("...")
+    return f"{len(phrases):,}, which apply() and blb proxy keep out: {', '.join(names)}"
+
+
+def analysed(analysis: Analysis) -> Facts:
+    """What an analysis read, and what it did not."""
     yield (
         "analysed",
         f"{analysis.positions:,} positions of {analysis.completions:,} completions",
     )
-    yield "not analysed", f"{analysis.left_out:,} completions left out"
+    yield (
+        "not analysed",
+        f"{analysis.left_out:,} completions left out: filtered, broken off by the host, or not all"
+        " of their tokens are listed",
+    )
     yield (
         "outside the lists",
         f"a share of {short(analysis.unlisted)} of the probability, which rests on the model of the"

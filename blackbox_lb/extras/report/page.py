@@ -19,11 +19,11 @@ from blackbox_lb._version import __version__
 from blackbox_lb.bias.records import headline
 from blackbox_lb.errors import InputError
 from blackbox_lb.extras.report import decided, notes, tables, verdict_text
+from blackbox_lb.extras.report.contents import tables_of
 from blackbox_lb.extras.report.data import RunDocuments, read_run
 from blackbox_lb.extras.report.drawing import COLOURS, Plot
 from blackbox_lb.extras.report.examples import status_counts
 from blackbox_lb.extras.report.figures import plots
-from blackbox_lb.extras.report.page_table import shares_table
 from blackbox_lb.extras.report.page_text import named, tame
 from blackbox_lb.extras.report.places import Place, places
 from blackbox_lb.extras.report.verdict_text import judged, rows_of
@@ -100,7 +100,7 @@ def render(
         notes=notes,
         status_counts=status_counts,
         tables=tables,
-        shares_table=shares_table,
+        contents=tables_of(run),
         say=verdict_text,
         style=markup(_asset("style.css")),
         script=markup(script),

@@ -174,7 +174,8 @@ def comparisons_table(
 def policies_table(evaluation: Evaluation) -> PageTable:
     metrics = list(dict.fromkeys(name for policy in evaluation.policies for name in policy.metrics))
     costs = any(policy.cost is not None for policy in evaluation.policies)
-    columns = ["policy", "setting", *metrics, "prompt tokens", "completion tokens"]
+    columns = ["policy", "setting", *metrics, "macro-F1", "no label"]
+    columns += ["prompt tokens", "completion tokens"]
     if costs:
         columns.append("US dollars for 1,000")
     columns += ["prompts", "left out"]
@@ -183,6 +184,8 @@ def policies_table(evaluation: Evaluation) -> PageTable:
             Cell(policy.name, note=_what(policy)),
             Cell(policy.setting, note=f"at most {policy.max_tokens:,} tokens"),
             *(_mean(name, policy.metrics.get(name)) for name in metrics),
+            _score(policy.decisions, "macro_f1"),
+            _score(policy.decisions, "no_label"),
             number(policy.prompt_tokens, f"{policy.prompt_tokens:,.1f}"),
             number(policy.completion_tokens, f"{policy.completion_tokens:,.1f}"),
             *([number(policy.cost)] if costs else []),
@@ -206,7 +209,7 @@ def texts_table(evaluation: Evaluation) -> PageTable | None:
         return None
     rows = [
         [
-            Cell(policy.name, note=_what(policy)),
+            Cell(policy.name),
             Cell(policy.setting),
             *(Cell(text_cell(column, getattr(policy.texts, column))) for column in TEXT_COLUMNS),
         ]
@@ -217,6 +220,45 @@ def texts_table(evaluation: Evaluation) -> PageTable | None:
         "The texts: means, and the 95 % interval of the difference from the base, paired by prompt",
         ["policy", "setting", *TEXT_COLUMNS.values()],
         rows,
+    )
+
+
+def said_table(evaluation: Evaluation) -> PageTable | None:
+    """Which label each policy said for which, and how often; None where the task has no labels."""
+    judged = [
+        (policy, policy.decisions) for policy in evaluation.policies if policy.decisions is not None
+    ]
+    if not judged:
+        return None
+    _, first = judged[0]
+    columns = (
+        "policy",
+        "setting",
+        "right label",
+        "precision",
+        "recall",
+        *(f"said {row.label}" for row in first.labels),
+        "said none",
+    )
+    rows = [
+        [
+            Cell(policy.name),
+            Cell(policy.setting),
+            Cell(row.label),
+            _score(row, "precision"),
+            _score(row, "recall"),
+            *map(count, cells),
+        ]
+        for policy, decisions in judged
+        for row, cells in zip(decisions.labels, decisions.confusion, strict=True)
+    ]
+    return table(
+        "said",
+        "How often each policy said each label for each",
+        columns,
+        rows,
+        searchable=True,
+        where="evaluation.json",
     )
 
 
@@ -426,8 +468,9 @@ def _majority(decisions: Decisions) -> str:
     return f"; always saying {label} would be right {decisions.majority:.0%} of the time"
 
 
-def _score(row: LabelScores, name: str) -> Cell:
-    value = getattr(row, name)
+def _score(scores: LabelScores | Decisions | None, name: str) -> Cell:
+    """One of the scores with two decimals, empty where it is not known."""
+    value = getattr(scores, name, None)
     if value is None:
         return number(None)
     return number(value, f"{value:.2f}")

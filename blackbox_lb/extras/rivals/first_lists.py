@@ -7,7 +7,6 @@ alike, where labels are one token.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -15,14 +14,14 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from blackbox_lb.errors import InputError, NoLogprobs
+from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.decisions.first_lists import FirstLists
 from blackbox_lb.estimate.inputs.checks import Ids, Vector
 from blackbox_lb.estimate.label_fit import label_fit
 from blackbox_lb.extras.rivals.case import Case, Rival, right
 from blackbox_lb.jobs.evaluation.policies import Decided, Decides, Policy
-from blackbox_lb.rollouts.answers.given_answers import first_completions
-from blackbox_lb.rollouts.judging.decisions import label_tokens
+from blackbox_lb.rollouts.answers.given_answers import first_completions, listed_places
+from blackbox_lb.rollouts.judging.decisions import unshared_tokens
 from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.tasks.sets.labels import Labels
 from blackbox_lb.types import Example
@@ -79,17 +78,12 @@ async def label_lists(
     tokens = await distinctive_tokens(trials, labels)
     completions, width = await first_completions(trials, examples, title, case.listed)
     lists = FirstLists.of(completions)
+    without_list = len(examples) - len(listed_places(lists))
     shares = lists.shares(tokens)[:, :-1]
     is_missing = lists.has_list[:, None] & (shares == 0)
     bounds = lists.bounds(is_missing.sum(axis=1))[:, None]
     rows = np.where(is_missing, bounds, np.log(np.where(shares == 0, 1.0, shares)))
     rows[~lists.has_list] = np.nan
-    if not lists.has_list.any():
-        raise NoLogprobs(
-            f"none of {len(rows)} first tokens came with a list of alternatives; use a provider"
-            " that returns logprobs"
-        )
-    without_list = int((~lists.has_list).sum())
     if without_list:
         trials.report.notice(
             f"{title}: {without_list} of {len(rows)} prompts came without a list, and have no"
@@ -113,19 +107,15 @@ async def distinctive_tokens(trials: Trials, labels: Labels) -> list[Ids]:
     Raises:
         InputError: a label has no such token.
     """
-    first_tokens = await label_tokens(trials, labels)
-    counts = Counter(token for ids in first_tokens for token in ids.tolist())
-    distinctive = []
-    for name, ids in zip(labels.names, first_tokens, strict=True):
-        tokens = [token for token in ids.tolist() if counts[token] == 1]
-        if not tokens:
+    tokens = await unshared_tokens(trials, labels)
+    for name, ids in zip(labels.names, tokens, strict=True):
+        if not ids.size:
             raise InputError(
                 f"no token of {trials.session.model} begins the label {name!r} and no other, so"
                 " that one token cannot tell it from them; drop ``rival=threshold`` and"
                 " ``rival=calibrate``, or rename the labels"
             )
-        distinctive.append(np.array(tokens, np.int64))
-    return distinctive
+    return tokens
 
 
 # --- threshold

@@ -9,10 +9,10 @@ from typing import Any
 
 from blackbox_lb.bias.document import Bias
 from blackbox_lb.errors import InputError, NoLogprobs, StoreError
-from blackbox_lb.providers.packaged import profile_names
-from blackbox_lb.providers.profile import Profile, load_profile
+from blackbox_lb.providers.profile import Profile
 from blackbox_lb.rollouts.positions import Positions, training_set
 from blackbox_lb.rollouts.reading import END_UNKNOWN
+from blackbox_lb.rollouts.stored import end_tokens, lists_end_tokens
 from blackbox_lb.safety.printable import printable
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.tasks import parse_reward
@@ -44,7 +44,7 @@ def logged_prefixes(
         listing = {
             name: settings
             for name, settings in base.items()
-            if _listed(str(settings.get("provider")), profile) is True
+            if lists_end_tokens(str(settings.get("provider")), profile) is True
         }
         requests = base if vocabulary is not None else listing
         ends = end_tokens(_providers(requests or base), profile, vocabulary)
@@ -96,39 +96,6 @@ def _is_base(settings: Mapping[str, Any]) -> bool:
 
 def _providers(requests: Mapping[str, dict[str, Any]]) -> set[str]:
     return {str(settings.get("provider")) for settings in requests.values()}
-
-
-def end_tokens(
-    providers: Collection[str], profile: Profile, vocabulary: Vocabulary | None
-) -> EndTokens:
-    """The listing of end tokens by these providers, as a fit would read it.
-
-    profile: of one of them, which may be no packaged one. Raises InputError: they are not known to
-    list the token that ends a completion, and no vocabulary says which it is.
-    """
-    listed = {_listed(name, profile) for name in providers}
-    if listed == {True}:
-        return EndTokens(True)
-    if vocabulary is None:
-        raise InputError(
-            f"the completions come through {printable(', '.join(sorted(providers)))}, not known to"
-            " list the token that ends one, so its id must be known to leave it alone: give the"
-            " model's vocabulary with ``tokenizer``, or ``provider`` with the TOML that they came"
-            " through"
-        )
-    listed_end = None
-    if len(listed) == 1:
-        listed_end = listed.pop()
-    return EndTokens(listed_end, frozenset(vocabulary.special.values()))
-
-
-def _listed(name: str, profile: Profile) -> bool | None:
-    """Whether a provider is known to list the token that ends a completion."""
-    if name == profile.name:
-        return profile.logprobs.end_token_listed
-    if name in profile_names():
-        return load_profile(name).logprobs.end_token_listed
-    return None
 
 
 def _read(store: RolloutStore, requests: Collection[str], bias: Bias, ends: EndTokens) -> Positions:

@@ -11,7 +11,11 @@ from typing import Literal
 import numpy as np
 
 from blackbox_lb.bias.records import Comparison
-from blackbox_lb.estimate.decisions.prediction import decisions_of, expected_calibration_error
+from blackbox_lb.estimate.decisions.prediction import (
+    BINS,
+    decisions_of,
+    expected_calibration_error,
+)
 from blackbox_lb.estimate.inputs.checks import Bools, Ids, Vector
 from blackbox_lb.jobs.decisions.document import ChangedRow, CoveragePoint, ReliabilityBin
 from blackbox_lb.jobs.fitting.document import BothDecisions
@@ -22,7 +26,6 @@ from blackbox_lb.rollouts.judging.verdict import GREEDY, decide, paired_comparis
 from blackbox_lb.safety.printable import shorten
 from blackbox_lb.types import Example
 
-BINS = 10
 RAW = "as it is"
 MENDED = "mended"
 MOST_SHOWN = 20

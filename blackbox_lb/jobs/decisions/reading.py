@@ -25,7 +25,7 @@ from blackbox_lb.questions.layouts import LaidOut, Layout, laid_out
 from blackbox_lb.questions.question import Question
 from blackbox_lb.rollouts.answers.given_answers import first_completions, first_part, most_listed
 from blackbox_lb.rollouts.judging.trials import Draws, StagePart, Trials
-from blackbox_lb.types import NO_TOKEN, Completion, Example, Prompt, Sampling
+from blackbox_lb.types import NO_TOKEN, Completion, Example, Message, Prompt, Sampling
 
 ONCE = Sampling(temperature=1.0, max_tokens=1, top_logprobs=0)
 """A request to an endpoint that decides has none of these settings."""
@@ -278,9 +278,7 @@ def _prompts(examples: Sequence[Example], layouts: Sequence[LaidOut]) -> list[Ex
 
 
 def _laid_out(layout: Layout, example: Example, question: Question, is_reversed: bool) -> LaidOut:
-    messages = example.prompt.messages
-    if messages[0].role == "system" and len(messages) > 1:
-        messages = messages[1:]
+    messages = example.prompt.messages[len(_system(example)) :]
     state = state_of(replace(example.prompt, messages=messages))
     return laid_out(layout, state, question, is_reversed=is_reversed)
 
@@ -291,12 +289,7 @@ def system_of(examples: Sequence[Example]) -> str:
     Raises InputError: it is not the same before every prompt, so that no later request would be
     read as these are.
     """
-    texts = {
-        example.prompt.messages[0].content
-        if example.prompt.messages[0].role == "system" and len(example.prompt.messages) > 1
-        else ""
-        for example in examples
-    }
+    texts = {"".join(message.content for message in _system(example)) for example in examples}
     if len(texts) > 1:
         raise InputError(
             "the rows have different system messages, and a question is put with one; give it with"
@@ -307,11 +300,15 @@ def system_of(examples: Sequence[Example]) -> str:
 
 def _prompt(example: Example, prompt: Prompt) -> Prompt:
     """The prompt of a question with the system message of its row."""
-    first = example.prompt.messages[0]
-    messages = prompt.messages
-    if first.role == "system" and len(example.prompt.messages) > 1:
-        messages = (first, *messages)
-    return replace(example.prompt, messages=messages)
+    return replace(example.prompt, messages=(*_system(example), *prompt.messages))
+
+
+def _system(example: Example) -> tuple[Message, ...]:
+    """The system message before others of a row; () for none."""
+    first, *others = example.prompt.messages
+    if first.role == "system" and others:
+        return (first,)
+    return ()
 
 
 def _first_list(

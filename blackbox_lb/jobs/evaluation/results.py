@@ -13,7 +13,7 @@ from blackbox_lb.bias.request_bias import RequestBias
 from blackbox_lb.jobs.evaluation.document import Answer
 from blackbox_lb.jobs.evaluation.policies import BASE, Decides, Policy, PromptDraw
 from blackbox_lb.jobs.evaluation.texts import TextReader
-from blackbox_lb.jobs.runs.answers import answer_of, moved_tokens
+from blackbox_lb.jobs.runs.answers import scored_answers
 from blackbox_lb.literals import Endpoint
 from blackbox_lb.records import Decisions
 from blackbox_lb.rollouts.judging.decisions import completion_of, remark_on_others, scores_of
@@ -304,26 +304,7 @@ def _first(
     scores: PolicyScores,
     marked: RequestBias,
 ) -> tuple[Answer | None, ...]:
-    """The first answer of each example, with the places of its reward and its moved tokens; None
-    for an unreadable one.
-    """
-    reward = trials.reward
-    spelled = trials.store.token_bytes(trials.tokenizer.fingerprint)
-    correct = scores.correct or [None] * len(completions)
-    rows = zip(examples, completions, scores.reward, correct, strict=True)
-    answers: list[Answer | None] = []
-    for example, completion, values, right in rows:
-        if completion is None:
-            answers.append(None)
-            continue
-        answer = answer_of(
-            name,
-            reward,
-            example,
-            completion,
-            value=float(values[0]),
-            correct=None if right is None else bool(right[0]),
-            moved=moved_tokens(completion, spelled, marked, example.prompt),
-        )
-        answers.append(answer)
-    return tuple(answers)
+    """The first answer of each example; None for an unreadable one."""
+    rows = [[] if completion is None else [completion] for completion in completions]
+    answers = scored_answers(trials, name, examples, rows, scores, marked)
+    return tuple(row[0] if row else None for row in answers)

@@ -16,20 +16,23 @@ from types import MappingProxyType
 from typing import Any
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, Field
-
 from blackbox_lb._version import __version__
 from blackbox_lb.api.drift import DriftWatch
 from blackbox_lb.api.limits.budget import Spent
 from blackbox_lb.api.session import Session
 from blackbox_lb.errors import InputError
+from blackbox_lb.jobs.records.run_file import (
+    FILE,
+    AnsweringSystems,
+    RecordedRun,
+    read_run_file,
+)
 from blackbox_lb.providers.profile import ABOUT, Profile
 from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.rollouts.progress import Reporter, Shorter, Watcher, work
 from blackbox_lb.safety.files import explained, locked, write_whole
 from blackbox_lb.safety.printable import shell_line
 from blackbox_lb.safety.secrets import redacted
-from blackbox_lb.safety.untrusted import parse_json, read_bounded
 from blackbox_lb.store import canonical, prompt_hash
 from blackbox_lb.types import Prompt
 
@@ -100,36 +103,12 @@ class Remembering:
         self._listener.expect(completions, prompts, tokens, shorter)
 
 
-FILE = "run.json"
-LARGEST = 10_000_000
-"""Bytes of a run.json that are read."""
 LOCK = "run.lock"
 """The file in a run's folder that a command at work there holds locked."""
 QUESTION = ("provider", "model", "max_tokens", "seed", "stop", "prompts")
 """Settings that say what a result is about; the others say how it was come by."""
 DIGITS = 16
 """Hexadecimal digits of a hash that are kept."""
-
-
-class _Run(BaseModel):
-    settings: dict[str, Any]
-    finished: bool = False
-    version: str = ""
-    started: str = ""
-    ended: str | None = None
-    stopped_by: str | None = None
-    mixed: bool = False
-    spent: dict[str, float] = {}
-
-
-class _Answered(BaseModel):
-    """The systems that answered for one model at one address: name or system -> completions."""
-
-    provider: str
-    host: str
-    model: str
-    models: dict[str, int] = Field(default_factory=dict)
-    systems: dict[str, int] = Field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,14 +121,6 @@ class RunResults:
 
     files: tuple[str, ...]
     about: Mapping[str, Any]
-
-
-class _Document(BaseModel):
-    """``results``: command -> what its results in the folder are about."""
-
-    runs: dict[str, _Run] = Field(default_factory=dict)
-    results: dict[str, dict[str, Any]] = Field(default_factory=dict)
-    answered: list[_Answered] = Field(default_factory=list)
 
 
 def _hash(text: str) -> str:
@@ -219,7 +190,7 @@ class Manifest:
         self.path = folder / FILE
         self.name = name
         self.settings = dict(settings)
-        self._document = _read(self.path)
+        self._document = read_run_file(folder)
         self._written = False
         self._results = results
         run = self._document.runs.get(name)
@@ -237,7 +208,7 @@ class Manifest:
 
     def start(self) -> None:
         """Write that the run has begun. Raises InputError where that cannot be written."""
-        run = _Run(settings=self.settings, version=__version__, started=_now())
+        run = RecordedRun(settings=self.settings, version=__version__, started=_now())
         self._document.runs[self.name] = run
         self._write()
         self._written = True
@@ -264,7 +235,7 @@ class Manifest:
         answered = self._answered()
         if answered is None:
             provider, host, model = (self.settings[key] for key in ("provider", "host", "model"))
-            answered = _Answered(provider=provider, host=host, model=model)
+            answered = AnsweringSystems(provider=provider, host=host, model=model)
             self._document.answered.append(answered)
         answered.models = dict(drift.models)
         answered.systems = dict(drift.systems)
@@ -272,7 +243,7 @@ class Manifest:
             self._document.results[self.name] = self._question(self._results)
         self._write()
 
-    def _answered(self) -> _Answered | None:
+    def _answered(self) -> AnsweringSystems | None:
         key = tuple(self.settings[name] for name in ("provider", "host", "model"))
         return next(
             (
@@ -283,7 +254,7 @@ class Manifest:
             None,
         )
 
-    def _refuse_others(self, recorded: _Run) -> None:
+    def _refuse_others(self, recorded: RecordedRun) -> None:
         if recorded.mixed:
             raise InputError(
                 f"the run of {self.name} in {self.path.parent} stopped because the tokenizer"
@@ -353,20 +324,6 @@ class Manifest:
             write_whole(self.path, text.encode())
 
 
-def _read(path: Path) -> _Document:
-    try:
-        if not path.exists():
-            return _Document()
-        return _Document.model_validate(parse_json(read_bounded(path, LARGEST)))
-    except OSError as error:
-        raise InputError(f"cannot read {path}: {error.strerror}; give another ``out``") from error
-    except ValueError as error:
-        raise InputError(
-            f"{path} is no record of a run ({type(error).__name__}); remove it: the completions are"
-            " in the store"
-        ) from error
-
-
 def earlier_pace(folder: Path, provider: str) -> tuple[float, float, float] | None:
     """How fast the largest run in ``folder`` that asked ``provider`` was.
 
@@ -375,7 +332,7 @@ def earlier_pace(folder: Path, provider: str) -> tuple[float, float, float] | No
     """
     runs = [
         run
-        for run in _read(folder / FILE).runs.values()
+        for run in read_run_file(folder).runs.values()
         if run.ended and run.spent.get("requests") and run.settings.get("provider") == provider
     ]
     if not runs:

@@ -21,9 +21,9 @@ from blackbox_lb.jobs.evaluation.document import (
 from blackbox_lb.jobs.fitting import scored_policies
 from blackbox_lb.jobs.fitting.scored_policies import SettingTest
 from blackbox_lb.rollouts.judging.trials import Trials
+from blackbox_lb.rollouts.judging.verdict import PolicyScores
 from blackbox_lb.rollouts.reading import token_spans
 from blackbox_lb.rollouts.stepped import check_parts, complete_in_parts
-from blackbox_lb.tasks import Reward
 from blackbox_lb.types import Completion, Example, Prompt, Sampling
 
 MOVED = 0.01
@@ -132,13 +132,13 @@ def answer_pairs(
 
     bias: whose tokens are marked. samples: the first ones of each prompt, None for all.
     """
-    spelled = trials.store.token_bytes(trials.tokenizer.fingerprint)
     pairs = []
     for test in tests:
-        tables = [
-            _answers(trials.reward, test, name, spelled, bias, samples)
-            for name in (scored_policies.BASE, scored_policies.BIASED)
-        ]
+        tables = []
+        for name, shown in SHOWN_AS.items():
+            policy = test.policies[name]
+            rows = [row[:samples] for row in policy.completions]
+            tables.append(scored_answers(trials, shown, test.examples, rows, policy.scores, bias))
         for example, base_row, biased_row in zip(test.examples, *tables, strict=True):
             for base, biased in zip(base_row, biased_row, strict=False):
                 if base is not None and biased is not None:
@@ -146,72 +146,59 @@ def answer_pairs(
     return tuple(pairs)
 
 
-def _answers(
-    reward: Reward,
-    test: SettingTest,
-    name: str,
-    spelled: Mapping[int, bytes],
+def scored_answers(
+    trials: Trials,
+    policy: str,
+    examples: Sequence[Example],
+    rows: Sequence[Sequence[Completion]],
+    scores: PolicyScores,
     bias: RequestBias,
-    samples: int | None,
 ) -> list[list[Answer | None]]:
-    """The first ``samples`` answers of the policy ``name`` to each prompt, None for those that
-    cannot be read; see ``answer_pairs``.
+    """Completions that were scored, with the places where their reward is earned; None for those
+    that cannot be read.
+
+    Args:
+        trials: that drew them.
+        policy: its name for people.
+        examples: (x,) the prompts.
+        rows: (x,) the first completions of each, in the order of ``scores``.
+        scores: of the policy.
+        bias: whose tokens are marked.
     """
-    policy = test.policies[name]
+    reward = trials.reward
+    spelled = trials.store.token_bytes(trials.tokenizer.fingerprint)
     table = []
-    for place, example in enumerate(test.examples):
-        row: list[Answer | None] = []
+    for place, (example, row) in enumerate(zip(examples, rows, strict=True)):
+        answers: list[Answer | None] = []
         number = 0
-        for completion in policy.completions[place][:samples]:
+        for completion in row:
             if not completion.readable:
-                row.append(None)
+                answers.append(None)
                 continue
             value = None
             if not reward.of_shares:
-                value = float(policy.scores.reward[place][number])
+                value = float(scores.reward[place][number])
             correct = None
-            if policy.scores.correct is not None:
-                correct = bool(policy.scores.correct[place][number])
-            row.append(
-                answer_of(
-                    SHOWN_AS[name],
-                    reward,
-                    example,
-                    completion,
-                    value=value,
+            if scores.correct is not None:
+                correct = bool(scores.correct[place][number])
+            spans = None
+            if reward.has_spans:
+                spans = reward.score(example, completion).spans
+            answers.append(
+                Answer(
+                    policy=policy,
+                    text=completion.text,
+                    tokens=completion.n_tokens,
                     correct=correct,
+                    reward=value,
+                    finish_reason=completion.finish_reason,
+                    spans=spans or (),
                     moved=moved_tokens(completion, spelled, bias, example.prompt),
                 )
             )
             number += 1
-        table.append(row)
+        table.append(answers)
     return table
-
-
-def answer_of(
-    policy: str,
-    reward: Reward,
-    example: Example,
-    completion: Completion,
-    *,
-    value: float | None,
-    correct: bool | None,
-    moved: tuple[MovedToken, ...],
-) -> Answer:
-    """A completion that was scored, with the places where its reward is earned."""
-    spans = None
-    if reward.has_spans:
-        spans = reward.score(example, completion).spans
-    return Answer(
-        policy=policy,
-        text=completion.text,
-        tokens=completion.n_tokens,
-        correct=correct,
-        reward=value,
-        finish_reason=completion.finish_reason,
-        spans=spans or (),
-        moved=moved,
-    )
 
 
 def shown_answers(pairs: Sequence[AnswerPair]) -> ShownAnswers | None:

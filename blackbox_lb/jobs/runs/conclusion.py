@@ -371,9 +371,8 @@ def _decision_conclusion(
         statements = [
             *headline_lines(rows, bias.headline[1]),
             *effect_lines(rows, rows[0].metric),
+            f"{rows[0].n_prompts:,} unseen rows; {before_and_after(result.decided)}",
         ]
-    if rows:
-        statements.append(f"{rows[0].n_prompts:,} unseen rows; {before_and_after(result.decided)}")
     for question in result.decided:
         statements += question_lines(question, is_alone=is_alone)
     noun = "1 question" if is_alone else f"{len(result.decided)} questions"

@@ -12,6 +12,7 @@ import sys
 import textwrap
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, ParamSpec, Protocol, TypeVar, get_type_hints
 
@@ -36,7 +37,7 @@ from blackbox_lb.jobs.runs.conclusion import (
     understood,
 )
 from blackbox_lb.jobs.runs.loading import load, naming_advice
-from blackbox_lb.jobs.runs.names import FIT_FILES
+from blackbox_lb.jobs.runs.names import FIT_FILES, SAMPLING_WITH_A_BIAS
 from blackbox_lb.jobs.runs.opening import (
     check_written,
     open_run,
@@ -50,9 +51,6 @@ from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.rollouts.progress import Calling, Printing, Reporter, Silent
 from blackbox_lb.safety.printable import did_you_mean, legible, shell_line
 from blackbox_lb.safety.secrets import redacted
-
-NEEDS = ("tokens.id", "neutral", "bias")
-"""Rows of a profile that a fit needs."""
 
 HELP_WIDTH = 88
 """Columns of the help of a parameter."""
@@ -185,16 +183,11 @@ async def _fit(plan: Plan) -> Run:
     started = time.monotonic()
 
     def announce(trials: Trials) -> None:
-        total = fit_forecast(RequestSettings.of(trials), task, plan, reward)
+        settings = RequestSettings.of(trials)
+        total = fit_forecast(settings, task, plan, reward)
         if total.requests:
-            trials.report.notice(announcement(trials, total))
-
-            def shorter(second: float, share: float) -> str:
-                settings = RequestSettings.of(trials)
-                return shorter_plan(settings, task, plan, reward, second, share)
-
-            tokens = total.completion_tokens
-            trials.report.expect(total.completions, total.prompt_tokens, tokens, shorter)
+            shorter = partial(shorter_plan, settings, task, plan, reward)
+            trials.report.notice(announcement(trials, total, shorter))
 
     with work_in(folder):
         async with (
@@ -202,7 +195,7 @@ async def _fit(plan: Plan) -> Run:
                 **plan.server,
                 max_tokens=reward.max_tokens,
                 longest_prompt=task.longest_prompt,
-                needs=() if plan.question is not None else NEEDS,
+                needs=() if plan.question is not None else SAMPLING_WITH_A_BIAS,
                 budget=budget,
             ) as session,
             open_run(

@@ -2,42 +2,39 @@
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
-from blackbox_lb.bias.records import Verdict, headline
+from blackbox_lb.bias.records import headline
 from blackbox_lb.errors import InputError
+from blackbox_lb.jobs.fitting.document import FitResult
+from blackbox_lb.jobs.records.run_file import read_run_file
 from blackbox_lb.jobs.runs.names import BIAS, RESULT
-from blackbox_lb.safety.untrusted import parse_json, read_bounded
-
-LARGEST = 50_000_000
-"""Bytes of a result.json that are read."""
-RECORD = "run.json"
+from blackbox_lb.safety.documents import read_document
 
 
 @dataclass(frozen=True, slots=True)
 class RunRow:
     """One finished fit.
 
-    date: when it was made, as result.json has it. metric: the first one, the reward's. verdict,
-    headline: its word over all settings, and its sentence. base, biased: of it at the first
-    setting. dollars: what its last command cost; None where that is not recorded.
+    date: when it was made, as result.json has it. verdict, headline: its word over all settings,
+    and its sentence. dollars: what its last command cost; None where that is not recorded. metric:
+    the first one, the reward's. base, biased, low, high: of it at the first setting, None where
+    nothing was judged.
     """
 
     folder: Path
     date: str
-    metric: str
     verdict: str
-    base: float
-    biased: float
-    low: float
-    high: float
-    prompts: int
     entries: int
     dollars: float | None
-    headline: str = ""
+    headline: str
+    metric: str = ""
+    base: float | None = None
+    biased: float | None = None
+    low: float | None = None
+    high: float | None = None
+    prompts: int = 0
 
 
 def runs_in(folder: Path) -> list[RunRow]:
@@ -73,53 +70,33 @@ def run_row(folder: Path) -> RunRow:
     Raises:
         InputError: it has no result.json, or one that no fit wrote.
     """
-    path = folder / RESULT
-    document = _document(path)
-    try:
-        rows = [Verdict.model_validate(row) for row in document["verdict"]]
-        first = rows[0]
-        word, sentence = headline(rows)
-        return RunRow(
-            folder,
-            str(document["provenance"]["date"]),
-            first.metric,
-            word,
-            first.base,
-            first.biased,
-            first.low,
-            first.high,
-            first.n_prompts,
-            int(document["entries"]),
-            _dollars(folder),
-            sentence,
-        )
-    except (KeyError, IndexError, TypeError, ValueError) as error:
-        raise InputError(
-            f"{path} is no result of a fit ({type(error).__name__}: {error}); run blb fit again in"
-            " that folder, or name another run"
-        ) from error
+    result = read_result(folder)
+    if result is None:
+        raise InputError(f"{folder} has no {RESULT}; name the folder of a finished fit")
+    fit = read_run_file(folder).runs.get("fit")
+    verdict, sentence = headline(result.verdict)
+    row = RunRow(
+        folder=folder,
+        date=str(result.provenance.get("date", "")),
+        verdict=verdict,
+        entries=result.entries,
+        dollars=None if fit is None else fit.spent.get("dollars"),
+        headline=sentence,
+    )
+    if not result.verdict:
+        return row
+    first = result.verdict[0]
+    return replace(
+        row,
+        metric=first.metric,
+        base=first.base,
+        biased=first.biased,
+        low=first.low,
+        high=first.high,
+        prompts=first.n_prompts,
+    )
 
 
-def _document(path: Path) -> dict[str, Any]:
-    try:
-        document = parse_json(read_bounded(path, LARGEST))
-    except OSError as error:
-        raise InputError(
-            f"cannot read {path}: {error.strerror}; name the folder of a finished fit"
-        ) from error
-    except ValueError as error:
-        raise InputError(f"{path} is no JSON of a result; name another run") from error
-    if not isinstance(document, dict):
-        raise InputError(f"{path} is no result of a fit; name another run")
-    return document
-
-
-def _dollars(folder: Path) -> float | None:
-    """What the fit spent, by the record of the run."""
-    try:
-        spent = _document(folder / RECORD)["runs"]["fit"]["spent"]["dollars"]
-    except (InputError, KeyError, TypeError):
-        return None
-    if isinstance(spent, int | float) and math.isfinite(spent):
-        return float(spent)
-    return None
+def read_result(folder: Path) -> FitResult | None:
+    """The result of the fit in ``folder``, None where there is none. Raises InputError: damaged."""
+    return read_document(folder / RESULT, FitResult, "write it again with blb fit, or remove it")

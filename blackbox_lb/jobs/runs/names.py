@@ -17,3 +17,6 @@ TEST_SAMPLES = 6
 """Completions of each test prompt at each setting."""
 ABSTAIN_BELOW = 0.8
 """Calibrated probability below which a decision abstains by default: right in four of five."""
+COLLECTING = ("tokens.id", "neutral")
+"""Rows of a profile that completions, and lists of next tokens, need to be of use."""
+SAMPLING_WITH_A_BIAS = (*COLLECTING, "bias")

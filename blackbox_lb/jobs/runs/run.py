@@ -38,7 +38,7 @@ from blackbox_lb.jobs.decisions.applying import missing_system, question_of, rea
 from blackbox_lb.jobs.fitting.document import FitResult
 from blackbox_lb.jobs.runs.answers import AnswerPair, telling
 from blackbox_lb.jobs.runs.conclusion import Conclusion
-from blackbox_lb.jobs.runs.names import ABSTAIN_BELOW, STORE
+from blackbox_lb.jobs.runs.names import ABSTAIN_BELOW, COLLECTING, STORE
 from blackbox_lb.jobs.runs.opening import checked_tokenizer, trials_in
 from blackbox_lb.rollouts.answers.given_answers import first_completions
 from blackbox_lb.rollouts.judging.trials import Trials
@@ -52,9 +52,6 @@ from blackbox_lb.types import Example, Message, Prompt
 if TYPE_CHECKING:
     import openai
     import pandas as pd
-
-NEEDS = ("tokens.id", "neutral")
-"""Rows of a profile that lists of next tokens need."""
 
 
 async def decide_async(
@@ -78,7 +75,7 @@ async def decide_async(
     calibration = calibration_of_bias(run.bias, below)
     if not asked:
         return ()
-    async with _new_trials(run, distinct, NEEDS) as trials:
+    async with _new_trials(run, distinct, COLLECTING) as trials:
         completions, _ = await first_completions(trials, distinct, "decide", None)
     mappings = FirstLists.of(completions).mappings()
     lists = {example.prompt: listed for example, listed in zip(distinct, mappings, strict=True)}

@@ -315,6 +315,17 @@ async def first_completions(
     return list(trials.store.completions(key for [key] in keys)), width
 
 
+def listed_places(lists: FirstLists) -> Ids:
+    """The places of the prompts that came with a first list. Raises NoLogprobs: none did."""
+    places = np.flatnonzero(lists.has_list)
+    if not len(places):
+        raise NoLogprobs(
+            f"none of {len(lists.has_list)} first tokens came with a list of alternatives; use a"
+            " provider that returns logprobs"
+        )
+    return places
+
+
 def first_part(draws: Draws, title: str, examples: Sequence[Example], width: int) -> StagePart:
     """The first token of every example with a list of ``width`` alternatives."""
     draw = draws(SAMPLED, max_tokens=1, top_logprobs=width)
@@ -391,12 +402,7 @@ async def first_tokens(
         np.array(sorted(set(candidates) - ambiguous or set(candidates)), np.int64)
         for candidates in begins
     ]
-    places = np.flatnonzero(whole.has_list)
-    if not len(places):
-        raise NoLogprobs(
-            f"none of {len(examples)} first tokens came with a list of alternatives; use a provider"
-            " that returns logprobs"
-        )
+    places = listed_places(whole)
     accepted = tuple(usable[place] for place in places)
     whole = whole.only(places)
     lists = whole.with_tokens(_commonest(accepted), accepted)

@@ -140,13 +140,16 @@ async def label_tokens(trials: Trials, labels: Labels) -> list[Ids]:
     return [np.array(sorted(ids), np.int64) for ids in token_sets]
 
 
-async def own_label_tokens(trials: Trials, labels: Labels) -> list[Ids] | None:
-    """(l,) the tokens that begin a spelling of each label and of no other; None where a label has
-    none.
-    """
+async def unshared_tokens(trials: Trials, labels: Labels) -> list[Ids]:
+    """(l,) the tokens that begin a spelling of each label and of no other."""
     token_sets = await label_tokens(trials, labels)
     counts = Counter(token for ids in token_sets for token in ids.tolist())
-    unshared = [ids[[counts[token] == 1 for token in ids.tolist()]] for ids in token_sets]
+    return [ids[[counts[token] == 1 for token in ids.tolist()]] for ids in token_sets]
+
+
+async def own_label_tokens(trials: Trials, labels: Labels) -> list[Ids] | None:
+    """See ``unshared_tokens``; None where a label has none."""
+    unshared = await unshared_tokens(trials, labels)
     if not all(ids.size for ids in unshared):
         return None
     return unshared

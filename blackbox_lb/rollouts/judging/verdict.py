@@ -268,12 +268,6 @@ class PolicyScores:
             metrics[DIVERGENCE] = self.shares.divergence
         return {**metrics, "tokens": self.tokens, **self.thinking}
 
-    @property
-    def mean_reward(self) -> float:
-        """The mean over prompts in the user's own unit; NaN where no prompt has a completion."""
-        means = [float(row.mean()) for row in self.reward if row.size]
-        return float(np.mean(means)) if means else float("nan")
-
 
 Watch: TypeAlias = Callable[["Completion", "Score | None", "bool | None"], None]
 """Gets each completion in its order with its score and whether it is correct; both are None where

@@ -33,7 +33,7 @@ from tests.support.commands import asking, blb, options
 from tests.support.exact import ExactModel, ExactServer
 from tests.support.fits import projection
 from tests.support.hosted_keys import set_keys
-from tests.support.questions import write_rows
+from tests.support.questions import write_questions
 
 EXAMPLES = [Example(str(n), Prompt.user(f"question {n}")) for n in range(6)]
 REWARD = parse_reward(r"regex:^\W*[a-l]", max_tokens=6)
@@ -321,8 +321,8 @@ def test_a_command_says_what_the_host_broke_off(
     is whole. A host that breaks off every answer ends the command after a few, with its word.
     """
     monkeypatch.setattr(retries, "retry_pause", lambda state: 0.001)
-    mode, data = "broken off by the host", tmp_path / "data.jsonl"
-    write_rows(data, [{"prompt": f"question {number}", "answer": "a"} for number in range(30)])
+    mode = "broken off by the host"
+    data = write_questions(tmp_path / "data.jsonl", 30)
     with ExactServer(ExactModel(12, 6, end=True)) as server:
         for rate in (0.1, 1.0):
             out = tmp_path / str(rate)

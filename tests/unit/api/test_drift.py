@@ -283,7 +283,8 @@ def test_a_record_that_is_none(collect: Callable[..., Result], tmp_path: Path, t
     with ExactServer(MODEL) as server:
         result = collect(server)
     assert result.exit_code == 2
-    assert "is no record of a run" in result.stderr
+    assert f"{FILE}: " in result.stderr
+    assert "the completions are in the store" in result.stderr
     assert result.stderr.count("\n") == 1
 
 

@@ -18,6 +18,7 @@ import pytest
 from blackbox_lb.store import RolloutStore
 from tests.support.commands import asking, blb, options
 from tests.support.exact import ExactModel, ExactServer
+from tests.support.questions import write_questions
 
 pytestmark = pytest.mark.skipif(
     sys.platform == "win32", reason="a signal cannot be sent to one process there"
@@ -29,11 +30,7 @@ IN_FLIGHT = 3
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
     """Thirty questions."""
-    path = tmp_path / "data.jsonl"
-    path.write_text(
-        "".join(json.dumps({"prompt": f"question {n}", "answer": "a"}) + "\n" for n in range(30))
-    )
-    return path
+    return write_questions(tmp_path / "data.jsonl", 30)
 
 
 @pytest.fixture

@@ -30,7 +30,7 @@ from tests.support.answering import Answering
 from tests.support.commands import asking, options, refused
 from tests.support.exact import ExactModel, ExactServer
 from tests.support.exact.listener import Reply, Request
-from tests.support.questions import write_rows
+from tests.support.questions import write_questions
 
 Answer = Callable[[int], Reply]
 MODEL = ExactModel(12, 8, end=True, prompts=4)
@@ -224,8 +224,7 @@ class LimitedServer(ExactServer):
 
 def collecting(server: ExactServer, folder: Path) -> list[str]:
     """A collection of sixty completions, one at a time."""
-    data = folder / "data.jsonl"
-    write_rows(data, [{"prompt": f"question {number}", "answer": "a"} for number in range(30)])
+    data = write_questions(folder / "data.jsonl", 30)
     where = asking(server, out=folder / "run", data=data, reward="length", max_tokens=8)
     return ["collect", *where, *options(samples_per_prompt=2, concurrency=1)]
 

@@ -412,7 +412,7 @@ def test_a_vector_for_the_first_token_says_what_one_for_all_cannot(
     )
     assert (told.exit_code, "HELPS" in told.output) == (0, True), told.output
     told = blb("show", out / "bias.json")
-    assert "Depends on first: 1 of 1 vectors" in told.output
+    assert "What each feature moves (depends on first)" in told.output
     assert "first (300 positions)" in told.output
     assert "Promoted tokens of the rest" in told.output
     told = blb("analyze", out / "bias.json", "--json", "--quiet")
@@ -482,7 +482,7 @@ def test_prompt_and_phase_together_say_what_neither_can_alone(
     beside = {row.against: row for row in run.result.beside}
     assert beside["fixed bias"].verdict == "HELPS"
     told = blb("show", tmp_path / "run" / "bias.json")
-    assert "Depends on route:red=red, first: 2 of 2 vectors" in told.output
+    assert "moves (depends on route:red=red, first)" in told.output
     told = blb("analyze", tmp_path / "run" / "bias.json", "--json", "--quiet")
     assert told.exit_code == 0, told.output
     kl = json.loads(told.stdout)["kl_per_token"]

@@ -29,6 +29,7 @@ from blackbox_lb.safety.files import explained
 from blackbox_lb.types import Completion
 from tests.support.commands import blb, refused
 from tests.support.errors import raises_naming
+from tests.support.questions import write_questions
 
 BLB = [sys.executable, "-m", "blackbox_lb"]
 WITHOUT_JSON = {
@@ -145,11 +146,7 @@ def test_progress_goes_to_stderr_while_the_stage_runs(capsys: pytest.CaptureFixt
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
     """Thirty questions."""
-    path = tmp_path / "data.jsonl"
-    path.write_text(
-        "".join(json.dumps({"prompt": f"question {n}", "answer": "a"}) + "\n" for n in range(30))
-    )
-    return path
+    return write_questions(tmp_path / "data.jsonl", 30)
 
 
 def test_a_question_that_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -53,7 +53,10 @@ def test_any_table(
         for cell in row[:-1]:
             assert cell in out
     print_table(
-        "Title", ["row", "claim", "evidence"], [["tokens.id", "claimed", prose]], left_aligned=3
+        "Title",
+        ["row", "claim", "evidence"],
+        [["tokens.id", "claimed", prose]],
+        text_columns=range(3),
     )
     out = capsys.readouterr().out
     assert max(map(len, out.splitlines())) <= width

@@ -25,6 +25,7 @@ from blackbox_lb.types import Completion, Prompt
 from tests.support.commands import asking, blb, options, refused
 from tests.support.errors import raises_naming
 from tests.support.exact import ExactModel, ExactServer
+from tests.support.questions import write_questions
 
 MODEL = ExactModel(12, 8, end=True, prompts=4, sharpness=0.7)
 
@@ -32,10 +33,7 @@ MODEL = ExactModel(12, 8, end=True, prompts=4, sharpness=0.7)
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """40 rows of prompts."""
-    path = tmp_path_factory.mktemp("data") / "rows.jsonl"
-    rows = [{"prompt": f"question {number}", "answer": "a"} for number in range(40)]
-    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
-    return path
+    return write_questions(tmp_path_factory.mktemp("data") / "rows.jsonl", 40)
 
 
 def small_fit(server: ExactServer, data: Path, *more: object) -> tuple[object, ...]:
@@ -214,7 +212,9 @@ def test_the_moved_tokens_are_found_in_the_text() -> None:
 
 
 def test_runs_lists_finished_fits(folder: Path, tmp_path: Path) -> None:
-    """The newest first, by their own files; other folders are none; two names stand side by side."""
+    """The newest first, by their own files; other folders are none; two names stand side by side,
+    and so does a fit that was not judged.
+    """
     rows = json.loads(blb("runs", folder.parent, "--json").stdout)["runs"]
     assert [row["folder"] for row in rows] == [str(folder)]
     assert rows[0]["metric"] == "T/len"
@@ -225,6 +225,9 @@ def test_runs_lists_finished_fits(folder: Path, tmp_path: Path) -> None:
     assert len(json.loads(blb("runs", folder, folder, "--json").stdout)["runs"]) == 2
     assert blb("runs", tmp_path).exit_code == 0
     refused("runs", tmp_path / "none")
+    result = json.loads((folder / "result.json").read_text())
+    (tmp_path / "result.json").write_text(json.dumps({**result, "verdict": []}))
+    assert "UNVERIFIED" in blb("runs", tmp_path).stdout
     (tmp_path / "result.json").write_text('{"verdict": [{}]}')
     assert "result.json" in refused("runs", tmp_path)
 

@@ -89,8 +89,8 @@ def test_the_tables(fitted: tuple[Path, ExactServer]) -> None:
     result = blb("analyze", folder / "bias.json", "--top", 2)
     assert result.exit_code == 0, result.output
     for title in (
-        "Intervention scores S by band",
-        "Families of tokens by what they look like",
+        "Tokens by score band",
+        "Families of tokens, by what they look like",
         "Promoted tokens, by S times use: ",
         "Suppressed tokens, by S times use: 2 of",
     ):

@@ -5,9 +5,7 @@ from __future__ import annotations
 import html
 import json
 import re
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -16,7 +14,7 @@ from blackbox_lb.extras.report.page import render, write_report
 from tests.support.commands import blb
 from tests.support.deciding import DecidingServer
 from tests.support.questions import write_rows
-from tests.support.tickets import QUESTION, fit, rows_of, says
+from tests.support.tickets import QUESTION, fit, rows_of, says, says_both, write_two_questions
 
 
 def text_of(page: str) -> str:
@@ -78,20 +76,8 @@ def test_the_command_writes_pictures(run: Path, tmp_path: Path) -> None:
 def test_each_of_several_questions_has_its_part(tmp_path: Path) -> None:
     """Names of questions that are hostile stay text, and no element has the name of another."""
     hostile = "<b>danger</b>"
-    rows = [
-        {"prompt": row["prompt"], "team": row["answer"], hostile: "yes" if place % 3 else "no"}
-        for place, row in enumerate(rows_of(60))
-    ]
-    data = write_rows(tmp_path / "rows.jsonl", rows)
-    questions = {"team": QUESTION, hostile: {"type": "noul", "instructions": "In danger?"}}
-    (tmp_path / "team.json").write_text(json.dumps(questions))
-
-    def both(state: Any, name: str, names: Sequence[str]) -> Sequence[float]:
-        if name == "team":
-            return says(state, name, names)
-        return [0.3, 0.1]
-
-    with DecidingServer(both) as server:
+    data = write_two_questions(tmp_path, hostile)
+    with DecidingServer(says_both) as server:
         result = fit(data, server, tmp_path / "run")
     assert result.exit_code == 0, result.output
     report = write_report(tmp_path / "run", None, tmp_path / "plots")

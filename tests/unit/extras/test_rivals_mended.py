@@ -16,7 +16,7 @@ from blackbox_lb.questions.question import parse_questions
 from tests.support.commands import asking, blb, options, refusal, refused
 from tests.support.deciding import DecidingServer
 from tests.support.exact import ExactServer
-from tests.support.labelled import DECIDER, balanced_rows
+from tests.support.labelled import DECIDER, write_which
 from tests.support.questions import write_rows
 from tests.support.tickets import QUESTION, fit, rows_of, says
 
@@ -121,14 +121,7 @@ def test_the_servers_own_layout_is_the_base(tmp_path: Path) -> None:
     """Where words are mended, letters are what one has without this package, and words as they are
     stand beside it.
     """
-    question = {"type": "choice", "instructions": "Which?", "criteria": {"b": None, "c": None}}
-    (tmp_path / "which.json").write_text(json.dumps({"which": question}))
-    rows = [
-        {"prompt": row["prompt"], "answer": row["answer"]}
-        for row in balanced_rows(DECIDER)
-        if row["split"] != "validation"
-    ]
-    data = write_rows(tmp_path / "rows.jsonl", rows)
+    data = write_which(tmp_path)
     run = tmp_path / "run"
     with ExactServer(DECIDER) as server:
         server.texts[3:5] = [" A", " B"]

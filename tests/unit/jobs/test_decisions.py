@@ -15,7 +15,17 @@ from blackbox_lb.bias.document import Bias
 from tests.support.commands import refusal
 from tests.support.deciding import DecidingServer
 from tests.support.questions import write_rows
-from tests.support.tickets import NAMES, OFFSETS, QUESTION, fit, rows_of, says, truth
+from tests.support.tickets import (
+    NAMES,
+    OFFSETS,
+    QUESTION,
+    fit,
+    rows_of,
+    says,
+    says_both,
+    truth,
+    write_two_questions,
+)
 
 MANY = {f"label {place}": None for place in range(30)}
 """Options of a question; a host takes at most 26."""
@@ -88,20 +98,8 @@ def test_refusals_are_no_labels_and_are_counted(data: Path, tmp_path: Path) -> N
 
 
 def test_several_questions_share_a_request(tmp_path: Path) -> None:
-    rows = [
-        {"prompt": row["prompt"], "team": row["answer"], "danger": "yes" if place % 3 else "no"}
-        for place, row in enumerate(rows_of(60))
-    ]
-    data = write_rows(tmp_path / "rows.jsonl", rows)
-    questions = {"team": QUESTION, "danger": {"type": "noul", "instructions": "In danger?"}}
-    (tmp_path / "team.json").write_text(json.dumps(questions))
-
-    def both(state: Any, name: str, names: Sequence[str]) -> Sequence[float]:
-        if name == "team":
-            return says(state, name, names)
-        return [0.3, 0.1]
-
-    with DecidingServer(both) as server:
+    data = write_two_questions(tmp_path, "danger")
+    with DecidingServer(says_both) as server:
         result = fit(data, server, tmp_path / "run")
         assert result.exit_code == 0, result.output
         assert len(server.requests) == 60 + 30

@@ -155,7 +155,7 @@ def test_the_texts_stand_in_a_table_and_in_the_page(server: ExactServer, tmp_pat
     both = bias_file(server, tmp_path / "both" / "bias.json")
     result = run_eval(server, tmp_path, both)
     assert result.exit_code == 0, result.output
-    assert names(result.stdout, "the texts", "hits for 100 words", "repeated 3-grams")
+    assert names(result.stdout, "The texts: means", "hits for 100 words", "repeated 3-grams")
     pytest.importorskip("jinja2")
     shutil.copy(both, tmp_path / "run" / "bias.json")
     page = blb("report", tmp_path / "run")
@@ -167,7 +167,7 @@ def test_the_texts_stand_in_a_table_and_in_the_page(server: ExactServer, tmp_pat
     plain = run_eval(server, vector.parent, vector, "--json", reward="length")
     assert all(row.texts is None for row in found(plain).policies)
     shown = run_eval(server, vector.parent, vector, reward="length")
-    assert "the texts" not in shown.stdout
+    assert "The texts: means" not in shown.stdout
 
 
 def test_the_verdict_that_is_saved_is_that_of_the_file(server: ExactServer, tmp_path: Path) -> None:

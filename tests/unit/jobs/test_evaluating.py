@@ -142,7 +142,7 @@ def test_what_a_person_reads_and_what_is_saved(server: ExactServer, tmp_path: Pa
     assert result.exit_code == 0, result.output
     said = " ".join(result.stdout.split())
     assert said.startswith("Temperature 1, 20 test prompts, 95 % intervals")
-    assert "Differences, paired by prompt" in said
+    assert "Each pair that was compared, prompt by prompt" in said
     assert f"saved {tmp_path / 'run' / 'evaluation.json'}" in said
     for path, verdict in ((good, "HELPS"), (bad, "HURTS")):
         rows = Bias.load(path).verdict

@@ -23,7 +23,7 @@ from tests.support.commands import blb, options, refused
 from tests.support.exact import ExactModel, ExactServer
 from tests.support.gateway import RulesGateway
 from tests.support.hosted_keys import set_keys
-from tests.support.questions import questions, write_rows
+from tests.support.questions import questions, write_questions, write_rows
 
 MODEL = ExactModel(40, 8, end=True, prompts=4, sharpness=0.7)
 OPEN_WEIGHTS = ExactModel(40, 40, end=True, prompts=4, sharpness=0.7)
@@ -280,8 +280,8 @@ def test_key_doctor_fit_apply(
     what it saved one is paid for within its limit, and its bias goes out with a client's requests.
     """
     monkeypatch.setenv(variable, KEY)
-    data, mine, out = tmp_path / "train.jsonl", tmp_path / "mine.toml", tmp_path / "run"
-    write_rows(data, [{"prompt": f"question {number}", "answer": "a"} for number in range(60)])
+    mine, out = tmp_path / "mine.toml", tmp_path / "run"
+    data = write_questions(tmp_path / "train.jsonl", 60)
     hosts: dict[str, tuple[str, ...]] = {"Full": ()}  # read by OpenRouter's rules alone
     with (
         ExactServer(OPEN_WEIGHTS) as weights,

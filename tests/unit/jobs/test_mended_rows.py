@@ -16,7 +16,7 @@ from tests.support.commands import asking, blb, options, refused
 from tests.support.deciding import DecidingServer
 from tests.support.errors import names, raises_naming
 from tests.support.exact import ExactServer
-from tests.support.labelled import DECIDER, balanced_rows
+from tests.support.labelled import DECIDER, balanced_rows, write_which
 from tests.support.questions import write_rows
 from tests.support.tickets import NAMES, QUESTION, rows_of, says
 
@@ -149,14 +149,7 @@ def test_a_layout_is_put_again_as_in_the_fit(tmp_path: Path) -> None:
     and in ``blb check``; rows of the fit are in its store. Letters are no tokens of this model, so
     that the question is judged by words as it is.
     """
-    question = {"type": "choice", "instructions": "Which?", "criteria": {"b": None, "c": None}}
-    (tmp_path / "which.json").write_text(json.dumps({"which": question}))
-    rows = [
-        {"prompt": row["prompt"], "answer": row["answer"]}
-        for row in balanced_rows(DECIDER)
-        if row["split"] != "validation"
-    ]
-    data = write_rows(tmp_path / "rows.jsonl", rows)
+    data = write_which(tmp_path)
     with ExactServer(DECIDER) as server:
         run = blackbox_lb.fit(
             data,
@@ -168,7 +161,7 @@ def test_a_layout_is_put_again_as_in_the_fit(tmp_path: Path) -> None:
             quiet=True,
         )
         asked = sum("messages" in body for body in server.requests)
-        [known] = run.decide([rows[0]["prompt"]])
+        [known] = run.decide([balanced_rows(DECIDER)[0]["prompt"]])
         assert sum("messages" in body for body in server.requests) == asked
         [fresh, other] = run.decide(["question 900", "question 901"])
         data = write_rows(

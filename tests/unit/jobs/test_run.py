@@ -28,6 +28,7 @@ from tests.support.commands import asking, options
 from tests.support.commands import blb as command
 from tests.support.errors import raises_naming
 from tests.support.exact import ExactModel, ExactServer
+from tests.support.questions import write_questions
 
 MODEL = ExactModel(12, 8, end=True, prompts=4, sharpness=0.7)
 COMMAND_LINE_ONLY = {"engine", "workers", "as_json", "yes", "verbose", "dry_run", "help_all"}
@@ -43,10 +44,7 @@ def brevity(example: blb.Example, completion: blb.Completion) -> float:
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """60 rows of prompts."""
-    rows = [{"prompt": f"question {number}", "answer": "a"} for number in range(60)]
-    path = tmp_path_factory.mktemp("data") / "rows.jsonl"
-    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
-    return path
+    return write_questions(tmp_path_factory.mktemp("data") / "rows.jsonl", 60)
 
 
 def small(server: ExactServer, folder: Path) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from tests.encodings import register_encoding
 from tests.support.commands import blb
 from tests.support.exact import ExactModel, ExactServer
 from tests.support.gateway import RulesGateway
-from tests.support.questions import write_rows
+from tests.support.questions import write_questions
 
 KEY = "sk-gateway-0123456789abcdefghijklmnop"
 MODEL = ExactModel(40, 8, end=True, prompts=4, sharpness=0.7)
@@ -38,9 +38,7 @@ def on(day: str) -> Any:
 
 def collect(folder: Path, provider: str, model: str) -> list[str]:
     """A command that draws a few completions."""
-    data = folder / "data.jsonl"
-    rows = [{"prompt": f"question {number}", "answer": "a"} for number in range(9)]
-    write_rows(data, rows)
+    data = write_questions(folder / "data.jsonl", 9)
     command = ["collect", "--provider", provider, "--model", model, "--data", str(data)]
     command += ["--reward", "length", "--max-tokens", "4", "--samples-per-prompt", "1"]
     return [*command, "--out", str(folder / "run")]

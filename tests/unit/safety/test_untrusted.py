@@ -582,7 +582,7 @@ def test_nothing_shown_moves_the_cursor(tmp_path: Path, capsys: pytest.CaptureFi
     """Remarks, tables, JSON, errors: every control, ANSI, bidirectional and zero-width character is
     an escape, markup is text.
     """
-    print_table(f"title {HOSTILE}", ("name",), [(HOSTILE,)], left_aligned=1)
+    print_table(f"title {HOSTILE}", ("name",), [(HOSTILE,)], text_columns=range(1))
     print_json({"text": HOSTILE, HOSTILE: 1})
     Terminal().notice(HOSTILE)
     shown = capsys.readouterr()

@@ -180,8 +180,8 @@ class PointChoice:
         points = [
             OperatingPoint(
                 shift=shift,
-                training=_decided(before, is_positive, shift),
-                validation=_decided(chosen_by, is_chosen_positive, shift),
+                training=decision_counts(before, is_positive, shift),
+                validation=decision_counts(chosen_by, is_chosen_positive, shift),
             )
             for shift in shifts
         ]
@@ -194,8 +194,8 @@ class PointChoice:
             auc=self.area.value,
             auc_low=self.area.low,
             auc_high=self.area.high,
-            training=_prompt_counts(is_positive),
-            validation=_prompt_counts(is_chosen_positive),
+            training=prompt_counts(is_positive),
+            validation=prompt_counts(is_chosen_positive),
             points=tuple(points),
         )
         return curve.replacing(shift=self._best_shift(curve, bias))
@@ -286,11 +286,12 @@ def checked_point(curve: OperatingCurve, scores: Decisions) -> CheckedPoint:
     )
 
 
-def _prompt_counts(is_positive: Bools) -> PromptCounts:
+def prompt_counts(is_positive: Bools) -> PromptCounts:
+    """The prompts, and those of the positive label."""
     return PromptCounts(prompts=len(is_positive), positives=int(is_positive.sum()))
 
 
-def _decided(before: Vector, is_positive: Bools, shift: float) -> DecisionCounts:
+def decision_counts(before: Vector, is_positive: Bools, shift: float) -> DecisionCounts:
     """The decisions for the label with ``shift`` nats more than the margins ``before`` (p,)."""
     is_decided = before + shift > 0
     return DecisionCounts(

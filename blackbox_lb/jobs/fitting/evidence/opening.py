@@ -32,7 +32,7 @@ from blackbox_lb.jobs.fitting.document import Measured
 from blackbox_lb.jobs.fitting.evidence.selection import Selected, at_point
 from blackbox_lb.jobs.fitting.job import FitJob
 from blackbox_lb.jobs.plan.check import check_opening_plan
-from blackbox_lb.rollouts.answers.given_answers import first_completions
+from blackbox_lb.rollouts.answers.given_answers import first_completions, listed_places
 from blackbox_lb.rollouts.answers.openings import Opening, opening_log_odds, opening_of
 from blackbox_lb.rollouts.columns import columns
 from blackbox_lb.rollouts.judging.trials import Trials
@@ -123,12 +123,7 @@ async def opening_lists(
             " call was; use vllm, sglang, llamacpp or local"
         )
     lists = FirstLists.of(completions)
-    places = np.flatnonzero(lists.has_list).tolist()
-    if not len(places):
-        raise NoLogprobs(
-            f"none of {len(examples)} first tokens came with a list of alternatives; use a"
-            " provider that returns logprobs"
-        )
+    places = listed_places(lists).tolist()
     trials.report.detail(
         f"{len(places)} of {len(examples)} {title} prompts came with a first list of up to"
         f" {width:,} tokens"

@@ -240,16 +240,25 @@ class StrengthSearch:
         """The strengths that decide most of the left-out prompts right, and no dependence; None
         where that decides as many. tokens: those that may be biased.
         """
-        rows = list[LeftOut]()
-        nothing = list[LeftOut]()
-        for weight in MODEL_WEIGHTS:
-            first, *others = self.held_out(weight, (NO_SLOPE, *SLOPE_L2), tokens)
-            nothing.append(first)
-            rows += others
+        nothing, rows = self.without_and_with(MODEL_WEIGHTS, SLOPE_L2, tokens)
         best, fixed = (max(candidates, key=LeftOut.rank) for candidates in (rows, nothing))
         if best.right > fixed.right:
             return (best, fixed)
         return None
+
+    def without_and_with(
+        self, weights: Sequence[float], strengths: Sequence[float], tokens: Ids
+    ) -> tuple[list[LeftOut], list[LeftOut]]:
+        """No dependence, and a dependence of each strength; of each with every weight of the
+        model's logits.
+        """
+        nothing = list[LeftOut]()
+        rows = list[LeftOut]()
+        for weight in weights:
+            first, *others = self.held_out(weight, (NO_SLOPE, *strengths), tokens)
+            nothing.append(first)
+            rows += others
+        return nothing, rows
 
     def held_out(self, weight: float, strengths: Sequence[float], tokens: Ids) -> list[LeftOut]:
         """Each strength, the strongest first, with the model's logits times ``weight`` and a bias

@@ -24,7 +24,7 @@ from blackbox_lb.jobs.fitting.evidence.answers_to_learn import AnswersToLearn
 from blackbox_lb.jobs.fitting.job import FitJob
 from blackbox_lb.jobs.fitting.scored_policies import FIXED
 from blackbox_lb.jobs.fitting.varying.by_lists import ByLists, LeftOut, StrengthSearch
-from blackbox_lb.jobs.fitting.varying.feature_matrix import NO_SLOPE, PromptFeatures
+from blackbox_lb.jobs.fitting.varying.feature_matrix import PromptFeatures
 from blackbox_lb.jobs.plan.plan import Plan
 from blackbox_lb.rollouts.answers.given_answers import AnswerStarts
 from blackbox_lb.rollouts.judging.trials import NamedBias
@@ -147,12 +147,7 @@ def words_beside(
         return None
     source = ByLists(features, len(examples), part, validation, limits, seed)
     search = StrengthSearch(source, standing)
-    without = list[LeftOut]()
-    by_words = list[LeftOut]()
-    for weight in MODEL_WEIGHTS:
-        first, *others = search.held_out(weight, (NO_SLOPE, *STRENGTHS), tokens)
-        without.append(first)
-        by_words += others
+    without, by_words = search.without_and_with(MODEL_WEIGHTS, STRENGTHS, tokens)
     ours = _chosen_elsewhere(by_words, search.parts)
     theirs = np.concatenate([fixed[0][chosen], fixed[1]]).astype(np.float64)
     alike = _chosen_elsewhere(without, search.parts)
