@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -73,14 +74,13 @@ def run_row(folder: Path) -> RunRow:
     result = read_result(folder)
     if result is None:
         raise InputError(f"{folder} has no {RESULT}; name the folder of a finished fit")
-    fit = read_run_file(folder).runs.get("fit")
     verdict, sentence = headline(result.verdict)
     row = RunRow(
         folder=folder,
         date=str(result.provenance.get("date", "")),
         verdict=verdict,
         entries=result.entries,
-        dollars=None if fit is None else fit.spent.get("dollars"),
+        dollars=_dollars(folder),
         headline=sentence,
     )
     if not result.verdict:
@@ -95,6 +95,15 @@ def run_row(folder: Path) -> RunRow:
         high=first.high,
         prompts=first.n_prompts,
     )
+
+
+def _dollars(folder: Path) -> float | None:
+    """What the fit spent, None where the record of the run does not tell it."""
+    with suppress(InputError):  # a damaged record keeps no run out of the list
+        fit = read_run_file(folder).runs.get("fit")
+        if fit is not None:
+            return fit.spent.get("dollars")
+    return None
 
 
 def read_result(folder: Path) -> FitResult | None:

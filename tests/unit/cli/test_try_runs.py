@@ -213,7 +213,7 @@ def test_the_moved_tokens_are_found_in_the_text() -> None:
 
 def test_runs_lists_finished_fits(folder: Path, tmp_path: Path) -> None:
     """The newest first, by their own files; other folders are none; two names stand side by side,
-    and so does a fit that was not judged.
+    and so does a fit that was not judged. A damaged record of a run leaves out the cost alone.
     """
     rows = json.loads(blb("runs", folder.parent, "--json").stdout)["runs"]
     assert [row["folder"] for row in rows] == [str(folder)]
@@ -228,6 +228,9 @@ def test_runs_lists_finished_fits(folder: Path, tmp_path: Path) -> None:
     result = json.loads((folder / "result.json").read_text())
     (tmp_path / "result.json").write_text(json.dumps({**result, "verdict": []}))
     assert "UNVERIFIED" in blb("runs", tmp_path).stdout
+    (tmp_path / "run.json").write_text("{")
+    (row,) = json.loads(blb("runs", tmp_path, "--json").stdout)["runs"]
+    assert (row["verdict"], row["dollars"]) == ("UNVERIFIED", None)
     (tmp_path / "result.json").write_text('{"verdict": [{}]}')
     assert "result.json" in refused("runs", tmp_path)
 
