@@ -11,7 +11,6 @@ from blackbox_lb.literals import Endpoint
 from blackbox_lb.questions.question import Question
 from blackbox_lb.types import Sampling
 
-
 LARGEST_SEED = 0x7FFFFFFF
 """Of 31 bits, which every server takes."""
 
