@@ -181,7 +181,9 @@ class Positions:
 
     @property
     def notices(self) -> list[str]:
-        """``left_out``, and a sentence on the completions that are learned from in part."""
+        """``left_out``, and sentences on the completions that are learned from in part and on lists
+        that are no distribution.
+        """
         sentences = {
             CUT: "ended at a stop text whose tokens the provider does not list: nothing is"
             " learned of stopping there",
@@ -192,6 +194,13 @@ class Positions:
         }
         if not self.tally[WITH_SPANS]:
             del sentences[WITHOUT_SPANS]
+        overfull = []
+        if self.next_token.overfull:
+            overfull = [
+                f"{self.next_token.overfull} of {self.next_token.n_positions} lists have"
+                " probabilities that sum to more than 1, as where a provider rounds its logprobs:"
+                " they are scaled to 1"
+            ]
         return [
             *self.left_out,
             *(
@@ -199,6 +208,7 @@ class Positions:
                 for kind, sentence in sentences.items()
                 if self.tally[kind]
             ),
+            *overfull,
         ]
 
 

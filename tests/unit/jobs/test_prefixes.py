@@ -125,6 +125,14 @@ def test_what_cannot_be_read_is_counted(add: Add) -> None:
     assert counts == ["1", "1"]
 
 
+def test_lists_that_sum_to_more_than_one_are_told(add: Add) -> None:
+    """They are scaled, and their number is in a sentence beside that of all."""
+    coarse = np.log(np.array([[0.8, 0.3], [0.6, 0.3]])).astype(np.float32)
+    path = add(drawn=replace(completion(1, 2), top_logprobs=coarse))
+    (notice,) = logged_prefixes(path, BIAS, load_profile("vllm")).notices
+    assert notice.startswith("1 of 2 lists")
+
+
 def test_the_end_token_is_left_alone_where_it_is_not_listed(add: Add) -> None:
     """It stands among the alternatives and is never sampled: with the vocabulary it joins no
     support, without one it is refused.
