@@ -11,6 +11,7 @@ from blackbox_lb.estimate.reweighting import divergence
 from blackbox_lb.rollouts.judging.trials import seems_dropped
 from tests.support.exact import ExactModel
 from tests.support.frontier.estimators import shortened
+from tests.support.masses import kl
 from tests.support.statistics import statistics_of
 from tests.support.truth import Exact
 
@@ -53,7 +54,7 @@ def test_the_factor_mends_a_tail_that_is_misjudged() -> None:
     truth = Exact(MODEL, ends_low).kl(delta)
     found = divergence(rollouts, np.arange(40), delta, table)
     unmended = NextToken.of(rollouts, tail=table)
-    plain = float(unmended.kl(unmended.align(np.arange(40), delta)).sum() / 20_000)
+    plain = float(kl(unmended, unmended.align(np.arange(40), delta)).sum() / 20_000)
     assert abs(found.kl - truth) < abs(plain - truth)
 
 

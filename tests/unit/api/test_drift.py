@@ -17,7 +17,7 @@ import pytest
 from click.testing import Result
 
 from blackbox_lb.api.drift import DriftWatch
-from blackbox_lb.jobs.records.run_record import FILE
+from blackbox_lb.jobs.records.run_file import FILE
 from blackbox_lb.providers.profile import load_profile
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.types import Completion
