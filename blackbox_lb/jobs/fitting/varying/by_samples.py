@@ -37,7 +37,7 @@ MOVED = 300
 """Tokens that may depend on features: those that the features pull most."""
 COMPARED = 100
 """Tokens on which strengths are compared."""
-LIFTS = (1.0, 2.0, 4.0, 8.0)
+LIFTS = (1.0, 2.0, 4.0)
 """Nats on all labels that are tried beside none, where shares of labels are wanted."""
 
 
