@@ -13,6 +13,7 @@ regex:PATTERN   ``re.search(PATTERN, completion)`` on the text as it is; ``{answ
 """
 
 import atexit
+import contextlib
 import importlib.util
 import json
 import re
@@ -221,8 +222,9 @@ class _Process:
         self.process = None
         if process is None:
             return None
-        for pipe in (process.stdin, process.stdout):
-            cast(IO[str], pipe).close()
+        with contextlib.suppress(BrokenPipeError):  # a question that nobody reads any more
+            cast(IO[str], process.stdin).close()
+        cast(IO[str], process.stdout).close()
         return process.wait()
 
     def close(self) -> None:

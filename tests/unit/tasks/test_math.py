@@ -240,6 +240,12 @@ def test_a_broken_worker(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(matching, "_WORKER", matching._WORKER.with_name("nowhere.py"))
     with raises_naming(InputError, "math-verify", "2"):
         matching._Process().ask(("1",), "1")
+    ended = matching._start()
+    ended.wait()
+    worker = matching._Process()
+    worker.process = ended  # the question itself cannot be written
+    with raises_naming(InputError, "math-verify", "2"):
+        worker.ask(("1",), "1")
     monkeypatch.setattr("importlib.util.find_spec", lambda _name: None)
     with raises_naming(InputError, "'.[tasks]'"):
         parse_matcher("math")
