@@ -160,9 +160,11 @@ class PartRequest(ABC):
             sent |= dict.fromkeys(self._limits or ["max_tokens"], self._size)
         if "min_tokens" in sent:
             sent["min_tokens"] = max(0, int(sent["min_tokens"] or 0) - self._before)
-        if isinstance(sent.get("seed"), int):
-            # The same numbers again would make one part depend on the other.
-            sent["seed"] += self._requests
+        seed = sent.get("seed")
+        if isinstance(seed, int) and seed >= 0:  # below it the server draws one itself
+            # The same numbers again would make one part depend on the other. Servers take 31 bits,
+            # or more where the client sends more.
+            sent["seed"] = (seed + self._requests) % max(1 << 31, seed + 1)
         if self._stops or part.stops:
             sent["stop"] = [*self._stops, *part.stops]
         text = self._text
