@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -80,23 +80,6 @@ TABLE: dict[str, list[Read | Refused]] = {
     "deepseek/rig_lp_blocking_low_stop_top_two.yaml": [
         Refused("openai", "chat", ProfileError, ("``tokenizer``",))
     ],
-    "errors/logprob_snippets.jsonl": [
-        Refused("openai", "completions", CorruptResponse, ("logprob 0.69970703",), CL100K),
-        Refused("openai", "completions", CorruptResponse, ("logprob 0.09472656",), CL100K),
-        Refused("openai", "chat", ProfileError, ("``tokenizer``",)),
-        Refused(
-            "vllm",
-            "completions",
-            CorruptResponse,
-            ("null", "token 0 of 9", "echo"),
-        ),
-        Refused("llamacpp", "chat", CorruptResponse, ("KeyError: 'id'",)),
-        Read("fireworks", "chat", None, 2, 1),
-        Refused("fireworks", "completions", CorruptResponse, ("KeyError: 'text'",)),
-        Read(
-            "openai", "completions", CL100K, 5, 16, whole=False
-        ),  # " 2" is a token of p50k_base, and none of this one
-    ],
     "errors/mirascope_unsupported_stop_400.yaml": [
         Refused("openai", "chat", NoLogprobs, ("chat", "``top_logprobs=0``"), O200K)
     ],
@@ -150,7 +133,7 @@ pytestmark = pytest.mark.skipif(
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(FOLDER)))
-def test_recorded_answers(path: Path, tiktoken_cache: Path, record_property: Any) -> None:
+def test_recorded_answers(path: Path, tiktoken_cache: Path) -> None:
     """Each answer in the file has its row in the table and is read, or refused, as that says."""
     found, rows = answers(path), TABLE.get(path.relative_to(FOLDER).as_posix(), [])
     assert len(found) == len(rows), "a file with answers needs a row for each"
@@ -166,22 +149,11 @@ def test_recorded_answers(path: Path, tiktoken_cache: Path, record_property: Any
         else:
             (completion,) = parse_response(profile, row.endpoint, answer, sampling, vocabulary)
             check(completion, row, answer)
-    record_property("answers read", sum(isinstance(row, Read) for row in rows))
-    record_property("answers refused by name", sum(isinstance(row, Refused) for row in rows))
-    record_property("tokens", sum(row.tokens for row in rows if isinstance(row, Read)))
 
 
-def test_how_many(say: Callable[[str], None]) -> None:
-    """Every row of the table has its file; the end of the run says how much was read."""
-    here = {path.relative_to(FOLDER).as_posix() for path in FILES}
-    assert set(TABLE) <= here
-    read = [row for rows in TABLE.values() for row in rows if isinstance(row, Read)]
-    refused = sum(isinstance(row, Refused) for rows in TABLE.values() for row in rows)
-    say(
-        f"recordings: {len(here)} files; {len(read)} answers with {sum(row.tokens for row in read)}"
-        f" tokens read ({sum(row.bounded for row in read)} bounded), {refused} answers refused by"
-        " name"
-    )
+def test_every_row_of_the_table_has_its_file() -> None:
+    """None is left over."""
+    assert set(TABLE) <= {path.relative_to(FOLDER).as_posix() for path in FILES}
 
 
 def check(completion: Completion, row: Read, answer: dict[str, Any]) -> None:
@@ -275,13 +247,13 @@ def by_bytes(raw: bytes, encoding: str) -> int:
 
 
 def answers(path: Path) -> list[dict[str, Any]]:
-    """Every answer with a status of success, and every one whose status is not recorded; those of
-    failures are left out.
+    """Every answer with a status of success; those of failures, and what users pasted into issues,
+    are left out.
     """
     if path.suffix == ".sse":
         return [joined(_events(path.read_text(encoding="utf-8")))]
     if path.suffix == ".jsonl":
-        return [each for line in documents(path) for each in _pasted(line)]
+        return []
     return [
         _answer(body)
         for document in documents(path)
@@ -328,22 +300,3 @@ def _events(text: str) -> list[dict[str, Any]]:
         if line.startswith("data: ")
     )
     return [json.loads(line) for line in lines if line != "[DONE]"]
-
-
-def _pasted(line: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Answers made of what users pasted into issues: single entries, or parallel lists; prose and
-    errors hold none. Where the end was not pasted, it is that of a limit.
-    """
-    end = {"finish_reason": "length"}
-    chunk, lists = line.get("chunk", {}), line.get("samples", [])
-    if "choices" in chunk:
-        yield chunk
-    elif "token" in chunk and all(isinstance(each, dict) for each in chunk.get("top_logprobs", [])):
-        yield {
-            "choices": [
-                {"message": {"content": chunk["token"]}, "logprobs": {"content": [chunk]}, **end}
-            ]
-        }
-    for each in [*lists, line.get("partial", {})]:
-        if isinstance(each, dict) and "token_logprobs" in each:
-            yield {"choices": [{"text": "".join(each["tokens"]), "logprobs": each, **end}]}
