@@ -172,14 +172,6 @@ def test_stages_go_on_where_the_last_one_was() -> None:
     assert min(course.levels[-3000:]) >= 48
 
 
-def test_short_stages_change_nothing() -> None:
-    """With fewer requests than are in flight there is nothing to learn."""
-    course, pace = Course(), AdaptiveConcurrency()
-    for seed in range(20):
-        run(Server(), pace, 8, seed, course)
-    assert set(course.levels) == {8}
-
-
 def test_what_changes_is_noticed() -> None:
     """Four times the slots after a while: more requests are tried again by then."""
     course, pace = Course(), AdaptiveConcurrency()

@@ -51,53 +51,27 @@ def minute(limit: int, remaining: float) -> dict[str, str]:
     return told(limit_requests=limit, remaining_requests=int(remaining), reset_requests=reset)
 
 
-@pytest.mark.parametrize(
-    ("text", "seconds"),
-    [
-        ("17ms", 0.017),
-        ("2ms", 0.002),
-        ("0s", 0),
-        ("1s", 1),
-        ("1.5s", 1.5),
-        ("8.64s", 8.64),
-        ("6m0s", 360),
-        ("7m12s", 432),
-        ("2m59.56s", 179.56),
-        ("1h2m3.5s", 3723.5),
-        ("1d", 86_400),
-        ("120µs", 0.00012),
-        ("250", 250),
-        (" 0.5 ", 0.5),
-    ],
-)
-def test_durations(text: str, seconds: float) -> None:
-    """As OpenAI, Azure and Groq print them."""
-    assert parse_duration(text) == pytest.approx(seconds)
+DURATIONS = {
+    "17ms": 0.017,
+    "0s": 0,
+    "1.5s": 1.5,
+    "6m0s": 360,
+    "2m59.56s": 179.56,
+    "1h2m3.5s": 3723.5,
+    "1d": 86_400,
+    "120µs": 0.00012,
+    "250": 250,
+    " 0.5 ": 0.5,
+}
+"""As OpenAI, Azure and Groq print them."""
+NONSENSE = ["", " ", "s", "-1s", "-5", "nan", "inf", "1e3", "1_000", "3s2m", "5 s", "1 2", "soon"]
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        " ",
-        "s",
-        "-1s",
-        "-5",
-        "nan",
-        "inf",
-        "1e3",
-        "1_000",
-        "3s2m",
-        "5 s",
-        "1 2",
-        "soon",
-        "٣s",
-        "9" * 400,
-    ],
-)
-def test_no_durations(text: str) -> None:
+def test_durations() -> None:
     """Nonsense is None, never an exception and never a wrong number."""
-    assert parse_duration(text) is None
+    read = {text: parse_duration(text) for text in DURATIONS}
+    assert read == pytest.approx(DURATIONS)
+    assert [text for text in [*NONSENSE, "٣s", "9" * 400] if parse_duration(text) is not None] == []
 
 
 NOON = {"Date": "Tue, 30 Dec 2025 12:00:00 GMT"}
@@ -129,11 +103,8 @@ def test_retry_after(headers: dict[str, str], seconds: float | None) -> None:
     negative, past or no number is ignored.
     """
     assert retry_after(headers | NOON) == seconds
-
-
-def test_a_date_without_the_servers_clock_counts_from_this_one() -> None:
-    """A day that has passed is none to wait for."""
-    assert retry_after({"Retry-After": "Tue, 30 Dec 2025 18:32:29 GMT"}) is None
+    if "Tue" in headers.get("retry-after", ""):
+        assert not retry_after(headers), "by the clock of this machine it has passed"
 
 
 @same
@@ -299,21 +270,15 @@ def known(draw: st.DrawFn) -> Known:
 
 @same
 @given(known(), amounts, amounts)
-def test_more_tokens_wait_no_less(history: Known, one: int, other: int) -> None:
-    """Waits are finite, never negative, and monotone in the size of the request."""
+def test_who_waits_as_told_starts(history: Known, one: int, other: int) -> None:
+    """Waits are finite, never negative, and monotone in the size of the request. Where nothing else
+    happens meanwhile, the time told is enough; where it is short, at most a millisecond is missing.
+    """
     few, many = sorted((one, other))
     short, long = (deepcopy(history.budgets).wait(size, history.now) for size in (few, many))
     assert 0 <= short <= long < math.inf
-
-
-@same
-@given(known(), amounts)
-def test_who_waits_as_told_starts(history: Known, tokens: int) -> None:
-    """Where nothing else happens meanwhile, the time told is enough; where it is short, at most a
-    millisecond is missing.
-    """
-    wait = history.budgets.wait(tokens, history.now)
-    assert wait == 0 or history.budgets.wait(tokens, history.now + wait) == 0
+    wait = history.budgets.wait(few, history.now)
+    assert wait == 0 or history.budgets.wait(few, history.now + wait) == 0
 
 
 @same
@@ -378,7 +343,6 @@ class Simulation:
     charge: float = 1.0
     when: str = "admitted"
     jitter: float = 0.1
-    tells_start: bool = True
     budgets: RateLimiter = field(default_factory=RateLimiter)
     served: int = 0
     spent: int = 0
@@ -440,10 +404,7 @@ class Simulation:
         """
         self.first_answer = min(self.first_answer, now)
         headers = headers or self.headers(now)
-        if self.tells_start:
-            self.budgets.update(headers, now, started=started, tokens=size)
-        else:
-            self.budgets.update(headers, now)
+        self.budgets.update(headers, now, started=started, tokens=size)
         asked = retry_after(headers)
         if asked is not None:
             self.budgets.refused(asked, now)
@@ -478,11 +439,3 @@ def test_a_provider_is_used_up_and_does_not_refuse(case: int, when: str) -> None
     assert max(simulation.served / given_out[0], simulation.spent / given_out[1]) >= 0.9
     assert simulation.refused <= simulation.served / 200
     assert simulation.blind < simulation.workers
-
-
-def test_answers_to_unknown_requests_still_fill_the_bucket() -> None:
-    """Headers that nobody matched to a request only lower the count; the refill does the rest."""
-    simulation = replace(deepcopy(CASES[1]), tells_start=False)
-    simulation.run(300)
-    assert simulation.spent >= 0.9 * 6 * 200_000
-    assert simulation.refused == 0

@@ -96,8 +96,9 @@ def send(answer: Answer, times: int = 1, provider: str = "vllm") -> tuple[list[s
     return said, arrived
 
 
-@pytest.mark.parametrize("status", [429, 503])
-@pytest.mark.parametrize("seconds", [NOTICEABLE + 5, 600, PATIENCE - 1])
+@pytest.mark.parametrize(
+    ("status", "seconds"), [(429, NOTICEABLE + 5), (503, 600), (429, PATIENCE - 1)]
+)
 def test_a_long_wait_is_said_once_and_kept(clock: Clock, status: int, seconds: float) -> None:
     """Of eight requests that are refused at the same time, one says why and until when; none asks
     earlier than it may.
@@ -162,22 +163,6 @@ def test_a_wait_for_the_headers_budget_is_said(
         asyncio.run(go())
     assert bool(said) == waits
     assert sum(clock.slept) == pytest.approx(30.0 if waits else 0.0, abs=0.1)
-
-
-@pytest.mark.parametrize(
-    "words",
-    [
-        "You exceeded your current limit of concurrent requests.",
-        "You exceeded your current threshold of concurrent requests.",
-        "You exceeded your current quota of tokens per minute.",
-        "You exceeded your current quota of requests per minute.",
-    ],
-)
-def test_a_limit_that_passes_is_waited_for(clock: Clock, words: str) -> None:
-    """Whatever code stands beside it."""
-    body = {"status": 429, "error": "INSUFFICIENT QUOTA", "message": words}
-    _, arrived = send(lambda number: Reply(429, body) if number == 1 else Reply(200, {}))
-    assert arrived == 2
 
 
 def test_a_closed_budget_names_the_wait_that_it_cut_off() -> None:
