@@ -157,15 +157,15 @@ class OpenAIRules:
     def _check_range(self, name: str, value: object, bounds: list[float] | None) -> None:
         if bounds is None or isinstance(value, bool) or not isinstance(value, int | float):
             return
-        facts: JSON = {"name": name, "value": value}
-        facts["number"] = "integer" if isinstance(value, int) else "decimal"
         low, high = bounds
-        if not value <= high:
-            facts |= {"edge": "above_max", "side": "above maximum", "bound": f"<= {high:g}"}
-            raise refusal(self.name, "range", **facts)
+        if low <= value <= high:
+            return
+        edge, side, bound = "above_max", "above maximum", f"<= {high:g}"
         if value < low:
-            facts |= {"edge": "below_min", "side": "below minimum", "bound": f">= {low:g}"}
-            raise refusal(self.name, "range", **facts)
+            edge, side, bound = "below_min", "below minimum", f">= {low:g}"
+        number = "integer" if isinstance(value, int) else "decimal"
+        facts: JSON = {"number": number, "edge": edge, "side": side, "bound": bound}
+        raise refusal(self.name, "range", name=name, value=value, **facts)
 
     def _check_bias(self, bias: JSON) -> None:
         most = LIE_ENTRIES if self.settings.lie == "64 entries" else self.settings.entries
@@ -263,7 +263,6 @@ class OpenAIRules:
             "tokens": [self.engine.key(each.id, each.raw) for each in completion.told],
             "token_logprobs": [f32(position.logprob) for position in completion.told],
             "top_logprobs": tops if k else None,
-            "text_offset": self.engine.offsets(completion.told),
         }
 
 
@@ -279,14 +278,6 @@ class AzureRules(OpenAIRules):
     batches: ClassVar[BatchLimits | None] = BatchLimits(
         requests=100_000, expires=False, slow_files=2, endpoints=("/chat/completions",)
     )
-    headers: ClassVar[Mapping[str, str]] = {
-        **OpenAIRules.headers,
-        "x-ratelimit-renewalperiod-requests": "60",
-        "x-ratelimit-reset-requests": "2",
-        "x-ratelimit-renewalperiod-tokens": "60",
-        "x-ratelimit-reset-tokens": "1",
-    }
-    """With the window in seconds; resets are whole milliseconds."""
 
     def route(self, path: str, query: Mapping[str, str]) -> Route:
         """The classic paths need an api-version."""
@@ -385,10 +376,6 @@ class FireworksRules(TogetherRules):
         models=("accounts/fireworks/models/gateway",),
         legacy_models=("accounts/fireworks/models/gateway",),
     )
-    headers: ClassVar[Mapping[str, str]] = {
-        name: value for name, value in OpenAIRules.headers.items() if "reset" not in name
-    }
-    """Without the time of a reset."""
 
     def whole(self, body: JSON) -> bool:
         """A small vocabulary is listed whole, and the propensity computed."""
@@ -409,7 +396,6 @@ class FireworksRules(TogetherRules):
         """Entries at both endpoints."""
         if body["logprobs"] is not True:
             return super().logprobs(endpoint, completion, body, want, k)
-        offsets = self.engine.offsets(completion.told)
         posts = completion.post or (None,) * len(completion.told)
         entries = []
         for number, position in enumerate(completion.told[: completion.kept]):
@@ -418,7 +404,6 @@ class FireworksRules(TogetherRules):
                 {
                     **self.alternative(position.id, f32(position.logprob), position.raw),
                     "sampling_logprob": self._propensity(drawn, posts[number], body, want),
-                    "text_offset": offsets[number],
                     "top_logprobs": [
                         self.alternative(token, f32(logprob)) for token, logprob in position.top(k)
                     ],
