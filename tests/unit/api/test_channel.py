@@ -18,6 +18,7 @@ from blackbox_lb.errors import (
     AuthenticationFailed,
     BlbError,
     InputError,
+    ModelUnsuitable,
     RequestRejected,
 )
 from blackbox_lb.providers.profile import load_profile
@@ -115,6 +116,38 @@ def test_an_extended_profile_sends_nothing_of_the_parents_host(
             send(partial(refuse, status, message), str(path))
         said = str(caught.value).replace(BODY["model"], "the model asked for")
         assert not re.search("openai|gpt", said, re.IGNORECASE)
+
+
+@pytest.mark.parametrize(
+    ("status", "message", "kind", "facts"),
+    [
+        (401, "Incorrect API key provided", AuthenticationFailed, ("401", "OPENAI_API_KEY")),
+        (
+            404,
+            "The model `gpt-4o-mini` does not exist or you do not have access to it.",
+            RequestRejected,
+            ("404", "is 'gpt-4o-mini' the model's name"),
+        ),
+        (
+            400,
+            "Unsupported parameter: 'logprobs' is not supported with this model.",
+            ModelUnsuitable,
+            ("gpt-4o-mini", "'logprobs'", "gpt-4o"),
+        ),
+    ],
+)
+def test_a_refusal_has_its_remedy(
+    monkeypatch: pytest.MonkeyPatch,
+    status: int,
+    message: str,
+    kind: type[BlbError],
+    facts: tuple[str, ...],
+) -> None:
+    """The key's variable, the name that may be wrong, models that work; after one request."""
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    with raises_naming(kind, *facts) as caught:
+        send(partial(refuse, status, message))
+    assert arrived_before(caught.value) == 1
 
 
 def test_without_an_address(monkeypatch: pytest.MonkeyPatch) -> None:
