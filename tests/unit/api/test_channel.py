@@ -134,6 +134,12 @@ def test_an_extended_profile_sends_nothing_of_the_parents_host(
             ModelUnsuitable,
             ("gpt-4o-mini", "'logprobs'", "gpt-4o"),
         ),
+        (
+            400,
+            "Invalid 'top_logprobs': integer above maximum value. Expected a value <= 20.",
+            RequestRejected,
+            ("ask for at most 20 with ``top_logprobs``",),
+        ),
     ],
 )
 def test_a_refusal_has_its_remedy(
