@@ -9,17 +9,15 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Literal
 
 import pytest
 
-from blackbox_lb.api.limits.budget import SpendLimit
 from blackbox_lb.api.transport import channel as channel_module
 from blackbox_lb.api.transport.channel import OPENAI_HEADERS, Channel
-from blackbox_lb.errors import Interrupted, RateLimited
+from blackbox_lb.errors import RateLimited
 from blackbox_lb.providers.profile import load_profile
 from blackbox_lb.safety.http.clients import HttpRequest
 from blackbox_lb.safety.http.retries import PATIENCE
@@ -139,30 +137,6 @@ def test_a_wait_for_the_headers_budget_is_said(
         asyncio.run(go())
     assert bool(said) == waits
     assert sum(clock.slept) == pytest.approx(30.0 if waits else 0.0, abs=0.1)
-
-
-def test_a_closed_budget_names_the_wait_that_it_cut_off() -> None:
-    """Nothing was sent meanwhile, and nothing is waited for any more."""
-    heard: list[str] = []
-    budget = SpendLimit()
-
-    async def go() -> None:
-        transport = Answering(lambda request: refusal(503, 600, "the model is loading"))
-        async with Channel(load_profile("vllm"), "http://h/v1", transport=transport) as channel:
-            budget.droppers.append(channel.drop_waiting)
-            post = asyncio.create_task(channel.post("/chat/completions", {"model": "m"}))
-            while not heard:
-                await asyncio.sleep(0)
-            budget.close()
-            with suppress(asyncio.CancelledError):
-                await post
-
-    with heard_by(heard.append):
-        asyncio.run(go())
-    with pytest.raises(Interrupted) as caught:
-        budget.check()
-    assert "503" in str(caught.value)
-    assert "the model is loading" in str(caught.value)
 
 
 class LimitedServer(ExactServer):

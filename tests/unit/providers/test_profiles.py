@@ -4,7 +4,6 @@ with its evidence.
 
 from __future__ import annotations
 
-import datetime as dt
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,7 +17,7 @@ from blackbox_lb.api.transport.channel import RateLimiter
 from blackbox_lb.api.wire import build_request
 from blackbox_lb.bias.request_bias import RequestBias
 from blackbox_lb.errors import ModelUnsuitable, ProfileError
-from blackbox_lb.providers.packaged import end_notice, end_notice_by_name, profile_names
+from blackbox_lb.providers.packaged import profile_names
 from blackbox_lb.providers.profile import LONGEST_CHAIN, load_profile
 from blackbox_lb.providers.schema import ModelRules
 from blackbox_lb.types import Prompt, Sampling
@@ -156,31 +155,6 @@ def test_the_end_of_a_model() -> None:
     for name in ("openai", "azure"):
         profile = load_profile(name)
         assert all(profile.end_of(model) for model in [*profile.models.work, "gpt-4.1"])
-
-
-@pytest.mark.parametrize(
-    ("today", "words"),
-    [
-        ("2026-10-15", None),
-        ("2026-10-16", ["ends on 2027-01-14, in 90 days", "gpt-6-luna", "takes no bias"]),
-        ("2027-01-14", ["in 0 days"]),
-        ("2027-01-15", ["ended on 2027-01-14"]),
-    ],
-)
-def test_the_end_is_said_within_ninety_days(today: str, words: list[str] | None) -> None:
-    """With the successor, and where a bias goes on; not before, and not of another model."""
-    day = dt.date.fromisoformat(today)
-    openai = load_profile("openai")
-    sentence = end_notice(openai, "gpt-4o-mini", day)
-    if words is None:
-        assert sentence is None
-    else:
-        assert sentence is not None
-        assert [word for word in [*words, "``hosts=NAME``"] if word not in sentence] == []
-    assert end_notice(openai, "gpt-oss-120b", day) is None
-    assert end_notice(openai, None, day) is None
-    assert end_notice_by_name("acme", "gpt-4o", day) is None
-    assert end_notice_by_name("openai", "gpt-4o-mini", day) == sentence
 
 
 def test_an_end_stays_with_a_profile_of_the_same_host(tmp_path: Path) -> None:
