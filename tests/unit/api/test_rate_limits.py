@@ -202,6 +202,28 @@ def test_a_key_shared_with_others() -> None:
     assert [budgets.wait(1, 1.5) for _ in range(41)] == [0] * 40 + [pytest.approx(1)]
 
 
+@pytest.mark.parametrize(
+    ("known", "remaining", "started", "left"),
+    [
+        pytest.param(60, 59, 0.0, 50, id="counted when it admitted the first"),
+        pytest.param(60, 50, 0.0, 50, id="counted when it answered"),
+        pytest.param(None, 59, 0.0, 50, id="nothing was known, and it was the first's answer"),
+        pytest.param(None, 59, None, 49, id="nothing was known, and it was nobody's answer"),
+    ],
+)
+def test_what_started_before_an_answer_is_counted_once(
+    known: int | None, remaining: int, started: float | None, left: int
+) -> None:
+    """Of ten requests at once the first is answered: so many more may start."""
+    budgets = RateLimiter()
+    if known is not None:
+        budgets.update(minute(60, known), 0.0)
+    assert [budgets.wait(0, 0.0) for _ in range(10)] == [0] * 10
+    budgets.update(minute(60, remaining), 0.0, started=started)
+    waits = [budgets.wait(0, 0.0) for _ in range(left + 1)]
+    assert waits == [0] * left + [pytest.approx(1, rel=0.1)]
+
+
 def test_reserved_tokens_that_were_not_charged_come_back() -> None:
     """A provider that counts 100 tokens where 4,000 were reserved says so in the answer."""
     budgets = RateLimiter()
