@@ -227,6 +227,20 @@ def test_lists_that_are_not_of_the_sampled_tokens_are_refused(
         read("completions", legacy([" the", " cat"], logprobs, tops))
 
 
+@pytest.mark.parametrize(("token", "is_empty"), [(" cat", False), ("<|end|>", True)])
+def test_an_empty_legacy_text_is_what_its_tokens_spell(
+    read: ReadOne, token: str, is_empty: bool
+) -> None:
+    """Something took words away; the name of a special token spells none."""
+    answer = legacy([token], [-1.0], None)
+    answer["choices"][0]["text"] = ""
+    if is_empty:
+        assert read("completions", answer).text == ""
+    else:
+        with raises_naming(CorruptResponse, "'cat'"):
+            read("completions", answer)
+
+
 def test_a_legacy_propensity_is_a_list_of_its_own(read: ReadOne) -> None:
     """Parallel to the others, and refused where it is not."""
     rows = {"propensity": "sampling_logprobs"}
