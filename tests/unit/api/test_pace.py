@@ -109,13 +109,17 @@ def test_the_slots_of_a_server_are_kept_busy(slots: int) -> None:
     assert slots <= found.levels[-1000] <= 8 * slots
 
 
-def test_a_server_that_shares_its_speed_is_saturated() -> None:
-    """As a GPU does: each more request brings less, and 64 requests a second are the most. From 8
-    on, .96 of what as many in flight as are ever tried bring. Where caches no longer fit beyond 40
-    at once, what was tried is undone.
+@pytest.mark.parametrize("half", [16, 64, 256])
+def test_a_server_that_shares_its_speed_is_saturated(half: int) -> None:
+    """As a GPU does: each more request brings less, and ``half`` requests a second are the most.
+    From 8 on, .96 of what as many in flight as are ever tried bring.
     """
-    found = run(Server(speed=lambda n: 1 / (1 + n / 64)))
-    assert found.rate >= 0.96 * 64 / (1 + 64 / MOST_IN_FLIGHT)
+    found = run(Server(speed=lambda n: 1 / (1 + n / half)))
+    assert found.rate >= 0.96 * half / (1 + half / MOST_IN_FLIGHT)
+
+
+def test_more_than_a_server_can_take_is_taken_back() -> None:
+    """Beyond 40 at once this one gets slower, as where caches no longer fit."""
     found = run(Server(speed=lambda n: min(1.0, (40 / n) ** 2) if n else 1.0))
     assert sorted(found.levels)[len(found.levels) // 2] == 32
     assert found.rate >= 0.85 * 40 * 0.8, "32 in flight, each a tenth of its time on the way"
