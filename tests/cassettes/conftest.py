@@ -15,7 +15,7 @@ import pytest
 
 from blackbox_lb.safety.secrets import Redactor, environment_secrets, redacted
 
-ROOT = Path(__file__).parents[2]
+FOLDER = Path(__file__).parents[2] / "cassettes"
 HEADERS = re.compile(r"content-type|retry-after(-ms)?|x-ratelimit-[a-z-]+")
 """All that is kept, names in small letters."""
 
@@ -66,14 +66,7 @@ def vcr_config() -> dict[str, Any]:
     }
 
 
-@pytest.fixture
-def default_cassette_name(request: pytest.FixtureRequest) -> str:
-    """One file a test and provider."""
-    name = getattr(request.function, "__name__", "")
-    return str(name.removeprefix("test_"))
-
-
 @pytest.fixture(scope="module")
 def vcr_cassette_dir() -> str:
     """The tests name their provider's folder themselves."""
-    return str(ROOT / "cassettes")
+    return str(FOLDER)

@@ -9,8 +9,11 @@ from typing import Any
 
 import pytest
 
+from blackbox_lb.api.wire import parse_response
 from blackbox_lb.providers.profile import Profile
+from blackbox_lb.types import Completion, Sampling
 from blackbox_lb.vocabulary import Vocabulary
+from tests.support.entries import entry
 
 ROWS: dict[str, Any] = {
     "name": "acme",
@@ -57,6 +60,7 @@ token in its lists.
 """
 
 ProfileWith = Callable[..., Profile]
+Read = Callable[..., list[Completion]]
 
 
 def laid_over(rows: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
@@ -97,3 +101,30 @@ def vocabulary() -> Vocabulary:
         10,
         lambda text: list(text.encode()),
     )
+
+
+def choice(n: int = 1, finish: object = "stop", name: str = " cat", **more: Any) -> dict[str, Any]:
+    """A choice of ``n`` equal tokens, as chat gives it."""
+    return {
+        "message": {"role": "assistant", "content": name * n},
+        "finish_reason": finish,
+        "logprobs": {"content": [entry(name, -1.0)] * n},
+        **more,
+    }
+
+
+@pytest.fixture
+def read(profile_with: ProfileWith, vocabulary: Vocabulary) -> Read:
+    """``read(*choices, total=3, rows={"logprobs": ...}, stop=("x",))``: the completions of an answer
+    of chat that counts so many tokens, under a profile with these rows.
+    """
+
+    def completions(
+        *choices: Any, total: int | None = None, rows: Any = None, **sampling: Any
+    ) -> list[Completion]:
+        usage = None if total is None else {"completion_tokens": total, "prompt_tokens": 11}
+        answer = {"choices": list(choices), "usage": usage}
+        profile = profile_with(**(rows or {}))
+        return parse_response(profile, "chat", answer, Sampling(**sampling), vocabulary)
+
+    return completions

@@ -7,7 +7,6 @@ Constructed after the documentation of the hosts that are named in ``types.ENDIN
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -15,32 +14,11 @@ import pytest
 from blackbox_lb.api.wire import AnswerReader, parse_response
 from blackbox_lb.api.wire.envelope import CUT
 from blackbox_lb.errors import CorruptResponse
-from blackbox_lb.providers.profile import Profile, load_profile
-from blackbox_lb.types import Completion, Sampling
-from blackbox_lb.vocabulary import Vocabulary
+from blackbox_lb.providers.profile import load_profile
+from blackbox_lb.types import Sampling
 from tests.support.entries import entry
 from tests.support.errors import raises_naming
-
-ProfileWith = Callable[..., Profile]
-
-
-def choice(finish: Any = "stop", text: str | None = " cat", **more: Any) -> dict[str, Any]:
-    """A choice of the token " cat"."""
-    return {
-        "message": {"role": "assistant", "content": text},
-        "finish_reason": finish,
-        "logprobs": {"content": [entry(" cat", -1.0)]},
-        **more,
-    }
-
-
-def read(
-    profile: Profile, vocabulary: Vocabulary, *choices: dict[str, Any], **sampling: Any
-) -> list[Completion]:
-    """The completions of an answer with these choices, of a token each."""
-    usage = {"prompt_tokens": 7, "completion_tokens": len(choices)}
-    answer = {"choices": list(choices), "usage": usage}
-    return parse_response(profile, "chat", answer, Sampling(**sampling), vocabulary)
+from tests.wire.conftest import Read, choice
 
 
 @pytest.mark.parametrize(
@@ -52,60 +30,44 @@ def read(
         *[(reason, "length") for reason in ("repetition", {"type": "length", "length": 12})],
     ],
 )
-def test_every_host_has_words_for_a_completion(
-    profile_with: ProfileWith, vocabulary: Vocabulary, sent: Any, kept: str
-) -> None:
+def test_every_host_has_words_for_a_completion(read: Read, sent: Any, kept: str) -> None:
     """They are kept in the words of chat completions, so that all that reads them knows two."""
-    (completion,) = read(profile_with(), vocabulary, choice(sent))
+    (completion,) = read(choice(1, sent), total=1)
     assert (completion.finish_reason, completion.whole, completion.readable) == (kept, True, True)
-    assert (completion.cut, completion.filtered, completion.broken_off) == (
-        kept == "length",
-        False,
-        False,
-    )
+    assert completion.cut == (kept == "length")
+    assert not completion.filtered
+    assert not completion.broken_off
 
 
 BROKEN = ["error", "network_error", "abort", "insufficient_system_resource", "", "some_new_word"]
 
 
-@pytest.mark.parametrize("top_logprobs", [0, 5])
 @pytest.mark.parametrize("reason", [None, {"type": "abort"}, {}, *BROKEN])
-def test_an_answer_that_the_host_broke_off_is_no_completion(
-    profile_with: ProfileWith, vocabulary: Vocabulary, reason: Any, top_logprobs: int
-) -> None:
+def test_an_answer_that_the_host_broke_off_is_no_completion(read: Read, reason: Any) -> None:
     """Whatever is not known to end a completion broke it off; the error has the host's word."""
-    word = reason
-    if isinstance(reason, dict):
-        word = reason.get("type")
-    with raises_naming(CorruptResponse, "acme", repr(word or None)):
-        read(profile_with(), vocabulary, choice(reason), top_logprobs=top_logprobs)
-    without = choice(reason, logprobs=None)
-    with raises_naming(CorruptResponse, "acme", repr(word or None)):
-        read(profile_with(), vocabulary, without, top_logprobs=top_logprobs)
+    word = reason.get("type") if isinstance(reason, dict) else reason
+    for broken in (choice(1, reason), choice(1, reason, logprobs=None)):
+        for top_logprobs in (0, 5):
+            with raises_naming(CorruptResponse, "acme", repr(word or None)):
+                read(broken, total=1, top_logprobs=top_logprobs)
 
 
 @pytest.mark.parametrize("finish", ["stop", "error", None])
 @pytest.mark.parametrize(
     "error", [{"code": 502, "message": "the host went away"}, "the host went away"]
 )
-def test_an_error_inside_a_choice_breaks_it_off(
-    profile_with: ProfileWith, vocabulary: Vocabulary, finish: str | None, error: Any
-) -> None:
+def test_an_error_inside_a_choice_breaks_it_off(read: Read, finish: str | None, error: Any) -> None:
     """Whatever reason stands beside it, and its words are in the message; a null is no error."""
     with raises_naming(CorruptResponse, "acme", "the host went away"):
-        read(profile_with(), vocabulary, choice(finish, error=error))
-    assert read(profile_with(), vocabulary, choice(error=None))[0].whole
+        read(choice(1, finish, error=error), total=1)
+    assert read(choice(error=None), total=1)[0].whole
 
 
-def test_a_choice_that_was_broken_off_does_not_take_the_others_with_it(
-    profile_with: ProfileWith, vocabulary: Vocabulary
-) -> None:
+def test_a_choice_that_was_broken_off_does_not_take_the_others_with_it(read: Read) -> None:
     """All of them are paid: the others are whole, and it is kept with its text and word, neither to
     be learned from nor judged.
     """
-    good, broken, other = read(
-        profile_with(), vocabulary, choice(), choice("network_error"), choice("length")
-    )
+    good, broken, other = read(choice(), choice(1, "network_error"), choice(1, "length"), total=3)
     assert [completion.whole for completion in (good, broken, other)] == [True, False, True]
     assert (broken.text, broken.finish_reason) == (" cat", "network_error")
     assert (broken.broken_off, broken.readable) == (True, False)
@@ -113,38 +75,33 @@ def test_a_choice_that_was_broken_off_does_not_take_the_others_with_it(
 
 
 @pytest.mark.parametrize("reason", ["content_filter", "sensitive", "SAFETY", "refusal"])
-def test_what_a_filter_ended_is_not_whole(
-    profile_with: ProfileWith, vocabulary: Vocabulary, reason: str
-) -> None:
+def test_what_a_filter_ended_is_not_whole(read: Read, reason: str) -> None:
     """Not even with its text and the logprobs of all its tokens: the filter cut it in the middle,
     and asking again would not help.
     """
-    (completion,) = read(profile_with(), vocabulary, choice(reason))
+    (completion,) = read(choice(1, reason), total=1)
     assert (completion.finish_reason, completion.text) == ("content_filter", " cat")
     assert (completion.whole, completion.filtered, completion.readable) == (False, True, False)
 
 
 @pytest.mark.parametrize("text", [None, "", " \n"])
 @pytest.mark.parametrize("name", ["reasoning_content", "reasoning"])
-def test_a_text_that_is_all_in_the_thoughts(
-    profile_with: ProfileWith, vocabulary: Vocabulary, name: str, text: str | None
-) -> None:
+def test_a_text_that_is_all_in_the_thoughts(read: Read, name: str, text: str | None) -> None:
     """A server's reasoning parser put it there: an answer that ended by itself is not judged as an
     empty one, and one that its limit cut says so, as before.
     """
     message = {"role": "assistant", "content": text, name: " cat"}
     with raises_naming(CorruptResponse, "acme", "--reasoning-parser"):
-        read(profile_with(), vocabulary, choice(message=message))
+        read(choice(message=message), total=1)
     if not text:
-        (cut,) = read(profile_with(), vocabulary, choice("length", message=message))
+        (cut,) = read(choice(1, "length", message=message), total=1)
         assert (cut.text, cut.note) == ("", CUT)
     call = {"type": "function", "function": {"name": "look", "arguments": "{}"}}
-    called = choice("tool_calls", message={**message, "tool_calls": [call]})
-    (completion,) = read(profile_with(), vocabulary, called)
+    called = choice(1, "tool_calls", message={**message, "tool_calls": [call]})
+    (completion,) = read(called, total=1)
     assert [call.name for call in completion.tool_calls] == ["look"]
 
 
-@pytest.mark.parametrize("text", [None, ""])
 @pytest.mark.parametrize(
     ("listed", "is_empty"),
     [
@@ -158,18 +115,15 @@ def test_a_text_that_is_all_in_the_thoughts(
         ([], True),
     ],
 )
-def test_an_empty_text_is_what_its_tokens_spell(
-    text: str | None, listed: list[str], is_empty: bool
-) -> None:
+def test_an_empty_text_is_what_its_tokens_spell(listed: list[str], is_empty: bool) -> None:
     """Where the listed tokens spell words, something took them away; where they spell blanks or the
     ends of a template, the completion is empty.
     """
     content = [
         {**entry(token, -1.0), "token": f"token_id:{number}"} for number, token in enumerate(listed)
     ]
-    one = choice(text=text, logprobs={"content": content})
-    one["token_ids"] = list(range(len(listed)))
-    answer = {"choices": [one], "usage": {"completion_tokens": len(listed), "prompt_tokens": 1}}
+    blank = choice(0, logprobs={"content": content}, token_ids=list(range(len(listed))))
+    answer = {"choices": [blank], "usage": {"completion_tokens": len(listed), "prompt_tokens": 1}}
     profile = load_profile("vllm")
     by_columns = AnswerReader(profile, profile.endpoint("chat"), None)
     for form in (answer, by_columns.loads(json.dumps(answer).encode())):

@@ -59,83 +59,51 @@ def raw(text: str) -> list[int]:
     return list(text.encode())
 
 
-ANSWERS: dict[tuple[str, Endpoint], Any] = {
-    ("openrouter", "chat"): {"content": content(bytes=raw), "refusal": None},
-    ("together", "chat"): lists(token_ids=[0, 2]),
-    ("together", "completions"): lists(token_ids=[0, 2]),
-    ("novita", "chat"): {"content": content(bytes=raw)},
-    ("novita", "completions"): lists(text_offset=[0, 4]),
-    ("deepinfra", "chat"): {"content": content(bytes=raw)},
-    ("mlx", "chat"): {"content": content(id=IDS.__getitem__)},
-    ("mlx", "completions"): {"content": content(id=IDS.__getitem__)},
-    ("nim", "chat"): {"content": content(bytes=raw)},
-    ("nim", "completions"): lists(text_offset=[0, 4]),
-    ("cerebras", "chat"): {"content": content(bytes=raw), "refusal": None},
-    ("cerebras", "completions"): lists(text_offset=[0, 4]),
-    ("byteplus", "chat"): {"content": content(bytes=raw)},
-    ("tabbyapi", "chat"): {"content": content(token_id=IDS.__getitem__)},
-}
+ANSWERS: list[tuple[str, Endpoint, Any]] = [
+    ("openrouter", "chat", {"content": content(bytes=raw), "refusal": None}),
+    ("together", "chat", lists(token_ids=[0, 2])),
+    ("together", "completions", lists(token_ids=[0, 2])),
+    # Its gpt-oss answers so, with ids of the sampled tokens or without.
+    ("together", "chat", {"content": content(bytes=raw)}),
+    ("together", "chat", {"content": content(bytes=raw), "token_ids": [0, 2]}),
+    ("novita", "chat", {"content": content(bytes=raw)}),
+    ("novita", "completions", lists(text_offset=[0, 4])),
+    ("deepinfra", "chat", {"content": content(bytes=raw)}),
+    ("mlx", "chat", {"content": content(id=IDS.__getitem__)}),
+    ("mlx", "completions", {"content": content(id=IDS.__getitem__)}),
+    ("nim", "chat", {"content": content(bytes=raw)}),
+    ("nim", "completions", lists(text_offset=[0, 4])),
+    ("cerebras", "chat", {"content": content(bytes=raw), "refusal": None}),
+    ("cerebras", "completions", lists(text_offset=[0, 4])),
+    ("byteplus", "chat", {"content": content(bytes=raw)}),
+    ("tabbyapi", "chat", {"content": content(token_id=IDS.__getitem__)}),
+]
 
 
-@pytest.mark.parametrize(("name", "endpoint"), ANSWERS)
+@pytest.mark.parametrize(("name", "endpoint", "logprobs"), ANSWERS)
 def test_an_answer_is_read_as_the_host_gives_it(
-    name: str, endpoint: Endpoint, vocabulary: Vocabulary
+    name: str, endpoint: Endpoint, logprobs: Any, vocabulary: Vocabulary
 ) -> None:
     """Tokens, logprobs, counts; the alternatives that are sure to be the most likely ones have
     their ids.
     """
-    said = (
-        {"message": {"role": "assistant", "content": " the cat"}}
-        if endpoint == "chat"
-        else {"text": " the cat"}
-    )
-    choice = {"index": 0, "finish_reason": "stop", **said, "logprobs": ANSWERS[name, endpoint]}
-    answer = {
-        "id": "x",
-        "model": "m",
-        "choices": [choice],
-        "usage": USAGE,
-        "provider": "OpenAI",
-        "system_fingerprint": "fp",
-    }
+    said = chat_choice(logprobs)
+    if endpoint == "completions":
+        said["text"] = said.pop("message")["content"]
+    answer = {"model": "m", "choices": [said], "usage": USAGE, "system_fingerprint": "fp"}
     (found,) = parse_response(load_profile(name), endpoint, answer, K, vocabulary)
-    assert (found.text, found.finish_reason, found.prompt_tokens, found.generated) == (
-        " the cat",
-        "stop",
-        9,
-        2,
-    )
+    assert (found.text, found.finish_reason, found.fingerprint) == (" the cat", "stop", "fp")
+    assert (found.prompt_tokens, found.generated, found.whole) == (9, 2, True)
     assert found.token_ids.tolist() == [0, 2]
     assert found.logprobs.tolist() == [-0.5, -0.25]
     unsure = load_profile(name).endpoint(endpoint).sampled_in_list == "replaces the last"
     assert found.top_ids.tolist() == ([[0], [2]] if unsure else [[0, 1], [2, 0]])
-    assert found.fingerprint == ("OpenAI / fp" if name == "openrouter" else "fp")
-
-
-@pytest.mark.parametrize("ids", [None, [0, 2]])
-def test_togethers_other_layout_is_read_too(ids: list[int] | None, vocabulary: Vocabulary) -> None:
-    """Its gpt-oss answers in ``logprobs.content``, with ids of the sampled tokens or without."""
-    logprobs: dict[str, Any] = {"content": content(bytes=raw)}
-    if ids is not None:
-        logprobs["token_ids"] = ids
-    answer = {"choices": [chat_choice(logprobs)], "usage": USAGE}
-    (completion,) = parse_response(load_profile("together"), "chat", answer, K, vocabulary)
-    assert completion.token_ids.tolist() == [0, 2]
-    assert completion.logprobs.tolist() == [-0.5, -0.25]
-    assert completion.top_ids.tolist() == [[0], [2]]
-    assert completion.whole
 
 
 def chat_choice(logprobs: Any, **fields: Any) -> dict[str, Any]:
     """A choice of a chat completion."""
     message = {"role": "assistant", "content": " the cat"}
-    return {
-        "index": 0,
-        "finish_reason": "stop",
-        "message": message,
-        "logprobs": logprobs,
-        **fields,
-    }
+    return {"finish_reason": "stop", "message": message, "logprobs": logprobs, **fields}
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,6 @@ not.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -16,16 +15,13 @@ from blackbox_lb.providers.schema import EndpointRules
 from blackbox_lb.types import UNNAMED
 from blackbox_lb.vocabulary import Vocabulary
 from tests.support.errors import raises_naming
-
-ProfileWith = Callable[..., Profile]
+from tests.wire.conftest import ProfileWith
 
 
 def identity(profile: Profile, kind: str, vocabulary: Vocabulary | None) -> Identity:
     """The reader of ids for an endpoint whose row ``id`` is ``kind``."""
-    rules = profile.endpoint("chat")
-    return Identity(
-        profile, EndpointRules.model_construct(**{**dict(rules), "id": kind}), vocabulary
-    )
+    rules = {**dict(profile.endpoint("chat")), "id": kind}
+    return Identity(profile, EndpointRules.model_construct(**rules), vocabulary)
 
 
 @pytest.mark.parametrize(
@@ -53,22 +49,23 @@ def test_bytes_name_a_token(
 def test_bytes_of_a_printed_text_do_not_name_a_fragment(
     profile_with: ProfileWith, vocabulary: Vocabulary
 ) -> None:
-    """Where the bytes are those of the printed text, U+FFFD may be any fragment; the rest still
-    names its token.
-    """
+    """Where the bytes are those of the printed text, U+FFFD may be any fragment."""
     printed = identity(profile_with(tokens={"bytes_exact": False}), "bytes", vocabulary)
     assert printed.of_entry({"token": "\ufffd", "bytes": list("\ufffd".encode())}) == UNNAMED
     assert printed.of_entry({"token": " cat", "bytes": list(b" cat")}) == 2
 
 
-def test_bytes_that_two_tokens_share_name_none(profile_with: ProfileWith) -> None:
+def test_what_two_tokens_share_names_none(profile_with: ProfileWith) -> None:
     """Neither two ordinary tokens, nor an ordinary and a special one, are told apart by the same
-    bytes.
+    bytes; where two tokens print as a letter, a third that could is no better.
     """
-    shared = Vocabulary("toy", {0: b"\n", 1: b"\n", 2: b"<s>"}, {"<s>": 3}, 4, lambda text: [0])
+    letter = "\u00e9".encode()
+    tokens = {0: b"\n", 1: b"\n", 2: b"<s>", 4: letter, 5: letter, 6: b"\xe9"}
+    shared = Vocabulary("toy", tokens, {"<s>": 3}, 7, lambda text: [0])
     reader = identity(profile_with(), "bytes", shared)
     assert reader.of_entry({"token": "\n", "bytes": [10]}) == UNNAMED
     assert reader.of_entry({"token": "<s>", "bytes": list(b"<s>")}) == UNNAMED
+    assert identity(profile_with(), "latin-1", shared).of_text("\u00e9") == UNNAMED
 
 
 @pytest.mark.parametrize(
@@ -91,37 +88,27 @@ def test_text_names_a_token_only_where_it_is_one_tokens(
     neither.
     """
     for kind, token in (("text", as_text), ("latin-1", as_latin)):
-        assert identity(profile_with(), kind, vocabulary).of_text(text) == token
-        assert (
-            identity(profile_with(), kind, vocabulary).of_entry({"token": text, "bytes": None})
-            == token
-        )
-
-
-def test_a_letter_of_two_tokens_is_not_taken_for_a_fragment(profile_with: ProfileWith) -> None:
-    """Where two tokens print as the letter, a third that could is no better."""
-    letter = "\u00e9".encode()
-    shared = Vocabulary("toy", {0: letter, 1: letter, 2: b"\xe9"}, {}, 3, lambda text: [0])
-    assert identity(profile_with(), "latin-1", shared).of_text("\u00e9") == UNNAMED
+        reader = identity(profile_with(), kind, vocabulary)
+        assert reader.of_text(text) == token
+        assert reader.of_entry({"token": text, "bytes": None}) == token
 
 
 def test_ids_that_are_given_need_no_vocabulary(profile_with: ProfileWith) -> None:
-    """A field and a prefixed string carry the id themselves."""
-    assert (
-        identity(profile_with(), "field token_id", None).of_entry({"token_id": 5, "token": " x"})
-        == 5
-    )
-    assert identity(profile_with(), "string id=", None).of_entry({"token": "id=5"}) == 5
-    assert identity(profile_with(), "string id=", None).of_text("id=7") == 7
+    """A field and a prefixed string carry the id themselves; a server that prints a token's text in
+    its place is named.
+    """
+    field = identity(profile_with(), "field token_id", None)
+    assert field.of_entry({"token_id": 5, "token": " x"}) == 5
+    string = identity(profile_with(), "string id=", None)
+    assert string.of_entry({"token": "id=5"}) == 5
+    assert string.of_text("id=7") == 7
+    with raises_naming(CorruptResponse, "id=N"):
+        string.of_text(" Paris")
 
 
 @pytest.mark.parametrize("value", [-1, 1.5, True, "5", None])
 def test_an_id_that_is_none_is_refused(profile_with: ProfileWith, value: Any) -> None:
-    """A field that holds anything else than a whole number from 0 is no id, and a server that
-    prints a token's text in the place of its id is named.
-    """
-    with raises_naming(CorruptResponse, "id=N"):
-        identity(profile_with(), "string id=", None).of_text(" Paris")
+    """A field that holds anything else than a whole number from 0 is no id."""
     with raises_naming(CorruptResponse, f"token id {value!r}", "0"):
         identity(profile_with(), "field id", None).of_entry({"id": value, "token": ""})
 

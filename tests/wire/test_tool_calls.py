@@ -72,22 +72,26 @@ LISTED: dict[str, dict[str, Any]] = {
 """Provider -> what stands beside the message of a call of three tokens."""
 
 
-@pytest.mark.parametrize("content", [None, ""])
 @pytest.mark.parametrize("provider", LISTED)
-def test_a_call_is_read_with_its_tokens(provider: str, content: str | None) -> None:
+def test_a_call_is_read_with_its_tokens(provider: str) -> None:
     """Servers of open models list the tokens that the model wrote for the call: it is whole, it
-    ended by itself, and its text holds name and arguments.
+    ended by itself, and its text holds name and arguments. A missing content is none, and the older
+    field ``function_call`` holds one call without a list.
     """
-    choice = {"message": message(content), "finish_reason": "tool_calls", **LISTED[provider]}
-    (found,) = parse_response(load_profile(provider), "chat", answer(3, choice), K)
-    assert found.tool_calls == (OSLO,)
-    assert (found.whole, found.finish_reason) == (True, "stop")
-    assert found.token_ids.tolist() == [5, 6, 2]
-    assert found.text == OSLO.text
+    older = {"role": "assistant", "content": None, "function_call": SENT["function"]}
+    without = {"role": "assistant", "tool_calls": [SENT]}
+    for spoken in (message(None), message(""), without, older):
+        finish = "function_call" if spoken is older else "tool_calls"
+        choice = {"message": spoken, "finish_reason": finish, **LISTED[provider]}
+        (found,) = parse_response(load_profile(provider), "chat", answer(3, choice), K)
+        assert found.tool_calls == (OSLO,)
+        assert (found.whole, found.finish_reason) == (True, "stop")
+        assert found.token_ids.tolist() == [5, 6, 2]
+        assert found.text == OSLO.text
 
 
 def test_words_before_a_call_and_several_calls_stand_in_the_text() -> None:
-    """In the order of the answer; a missing content is none."""
+    """In the order of the answer."""
     clock = {"type": "function", "function": {"name": "clock", "arguments": "{}"}}
     both = {
         "message": message("Let me look.", SENT, clock),
@@ -97,20 +101,6 @@ def test_words_before_a_call_and_several_calls_stand_in_the_text() -> None:
     (found,) = parse_response(load_profile("llamacpp"), "chat", answer(2, both), K)
     assert found.text.startswith("Let me look.\n<tool_call>")
     assert [call.name for call in found.tool_calls] == ["weather", "clock"]
-    without = {**both, "message": {"role": "assistant", "tool_calls": [SENT]}}
-    (found,) = parse_response(load_profile("llamacpp"), "chat", answer(2, without), K)
-    assert found.tool_calls == (OSLO,)
-
-
-def test_the_older_field_is_read() -> None:
-    """``function_call`` holds one call without a list."""
-    choice = {
-        "message": {"role": "assistant", "content": None, "function_call": SENT["function"]},
-        "finish_reason": "function_call",
-        "logprobs": llamacpp(5, 2),
-    }
-    (found,) = parse_response(load_profile("llamacpp"), "chat", answer(2, choice), K)
-    assert (found.tool_calls, found.finish_reason) == ((OSLO,), "stop")
 
 
 @pytest.mark.parametrize("logprobs", [None, {"content": None, "refusal": None}, {"content": []}])
@@ -163,17 +153,6 @@ def test_a_call_of_another_shape_is_refused(calls: Any) -> None:
         parse_response(load_profile("llamacpp"), "chat", answer(2, choice), K)
 
 
-@pytest.mark.parametrize("provider", ["llamacpp", "local", "vllm", "sglang", "openai"])
-def test_tools_are_sent_with_the_messages(provider: str) -> None:
-    """The chat endpoint gets them as OpenAI's field has them; a prompt without tools has no such
-    field.
-    """
-    draw = Draw(K, endpoint="chat")
-    profile = load_profile(provider)
-    assert build_request(profile, draw, model="m", prompt=PROMPT)["tools"] == [TOOL]
-    assert "tools" not in build_request(profile, draw, model="m", prompt=Prompt.user("Rain?"))
-
-
 TURNS = (
     Message("user", "Rain?"),
     Message("assistant", "", calls_text([SENT])),
@@ -194,12 +173,14 @@ def test_tools_and_calls_need_the_chat_endpoint(
 
 
 @pytest.mark.parametrize("provider", CHATS)
-def test_calls_and_their_results_are_sent_as_they_are(provider: str) -> None:
-    """Every chat endpoint gets the turn that calls, without a content, and the result with the id
-    of its call.
+def test_tools_calls_and_their_results_are_sent_as_they_are(provider: str) -> None:
+    """Every chat endpoint gets the tools as OpenAI's field has them, the turn that calls, without a
+    content, and the result with the id of its call; a prompt without tools has no such field.
     """
-    draw = Draw(Sampling(top_logprobs=0), endpoint="chat")
-    body = build_request(load_profile(provider), draw, model="m", prompt=Prompt(TURNS))
+    profile, draw = load_profile(provider), Draw(Sampling(top_logprobs=0), endpoint="chat")
+    assert build_request(profile, draw, model="m", prompt=PROMPT)["tools"] == [TOOL]
+    body = build_request(profile, draw, model="m", prompt=Prompt(TURNS))
+    assert "tools" not in body
     assert body["messages"] == [
         {"role": "user", "content": "Rain?"},
         message(None),

@@ -49,7 +49,7 @@ class Given:
         if self.status != 200:
             return self
         found = change(json.loads(self.body), rng)
-        return replace(self, body=found if isinstance(found, bytes) else json.dumps(found).encode())
+        return replace(self, body=json.dumps(found).encode())
 
 
 Manner: TypeAlias = Callable[[Request, Given, float, random.Random], None]

@@ -4,7 +4,7 @@ model.
 
 from __future__ import annotations
 
-from tests.support.gateway.engine.settings import Lie
+from tests.support.gateway.engine import Lie
 from tests.support.gateway.gateway import RulesGateway
 
 __all__ = ["Lie", "RulesGateway"]

@@ -16,11 +16,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
-from tests.support.exact.listener import Reply
-from tests.support.gateway.fields import Endpoint
+from tests.support.exact.listener import Reply, Request
+from tests.support.gateway.engine import Endpoint
 from tests.support.gateway.refusals import JSON, complaint, refusal
-
-__all__ = ["Answerer", "BatchDesk", "BatchJob", "BatchLimits"]
 
 Answerer: TypeAlias = Callable[[Endpoint, JSON], tuple[int, JSON]]
 """Endpoint and body of one line -> status and answer, as a live request gets them."""
@@ -38,13 +36,11 @@ DAY = 86_400
 
 @dataclass(frozen=True, slots=True)
 class BatchLimits:
-    """``requests`` and ``size`` (bytes) of a file. ``expires``: whether a job ends after a day;
-    ``slow_files``: looks until an uploaded file is processed; ``endpoints``: the urls that lines may
-    have.
+    """``requests`` of a file. ``expires``: whether a job ends after a day; ``slow_files``: looks
+    until an uploaded file is processed; ``endpoints``: the urls that lines may have.
     """
 
     requests: int = 50_000
-    size: int = 200_000_000
     expires: bool = True
     slow_files: int = 0
     endpoints: tuple[str, ...] = ("/v1/chat/completions", "/v1/completions")
@@ -74,26 +70,16 @@ class BatchJob:
 class BatchDesk:
     """The files and batches of one provider. ``jobs``: all of them, the oldest first.
 
-    A test may set: ``requests``: the limit of a file; ``enqueued``: prompt tokens of all
-    jobs that have not ended;
-    ``pace``: requests that run between two looks, None for all; ``lifetime``: looks after which a
-    running job expires (OpenAI);
-    ``lost_creations``: how many of the next jobs are created while the connection breaks;
-    ``twice``: answers that stand in the
-    output file twice.
+    A test may set: ``requests``: the limit of a file; ``enqueued``: prompt tokens of all jobs that
+    have not ended; ``pace``: requests that run between two looks, None for all; ``lifetime``: looks
+    after which a running job expires (OpenAI); ``lost_creations``: how many of the next jobs are
+    created while the connection breaks; ``twice``: answers that stand in the output file twice.
     """
 
-    def __init__(
-        self,
-        provider: str,
-        limits: BatchLimits,
-        answer: Answerer,
-        cost: Callable[[Endpoint, JSON], int],
-    ) -> None:
+    def __init__(self, provider: str, limits: BatchLimits, answer: Answerer) -> None:
         self._provider = provider
         self._limits = limits
         self._answer = answer
-        self._cost = cost
         self.requests = limits.requests
         self.enqueued: int | None = None
         self.pace: int | None = None
@@ -107,46 +93,36 @@ class BatchDesk:
         self._lock = threading.Lock()
 
     def reply(
-        self,
-        method: str,
-        path: str,
-        query: Mapping[str, str],
-        headers: Mapping[str, str],
-        body: bytes,
+        self, rest: str, query: Mapping[str, str], request: Request
     ) -> Reply | Literal["drop"]:
-        """The answer to a request below ``/files`` or ``/batches``; raises Refusal."""
+        """The answer to a request; ``rest``: its path from /files or /batches on. Raises Refusal."""
         with self._lock:
-            match method, path.strip("/").split("/"):
+            match request.method, rest.strip("/").split("/"):
                 case "POST", ["files"]:
-                    return Reply(200, self._upload(headers, body))
-                case "GET", ["files", name]:
-                    return Reply(200, self._file(name))
-                case "GET", ["files", name, "content"]:
-                    return Reply(200, self._content(name))
+                    return Reply(200, self._upload(request))
+                case "GET", ["files", name] if name in self._files:
+                    document = self._file(name)
+                    self._pending[name] = max(0, self._pending.get(name, 0) - 1)
+                    return Reply(200, document)
+                case "GET", ["files", name, "content"] if name in self._files:
+                    return Reply(200, self._files[name])
                 case "POST", ["batches"]:
-                    return self._create(body)
+                    return self._create(json.loads(request.body))
                 case "GET", ["batches"]:
                     return Reply(200, self._list(query))
-                case "GET", ["batches", name]:
-                    job = self._job(name)
+                case "GET", ["batches", name] if (job := self._job(name)) is not None:
                     self._advance(job)
                     return Reply(200, self._document(job))
-                case "POST", ["batches", name, "cancel"]:
-                    return Reply(200, self._cancel(self._job(name)))
-        raise refusal(self._provider, "url", method=method, path=path)
+                case "POST", ["batches", name, "cancel"] if (job := self._job(name)) is not None:
+                    job.status = "cancelling"
+                    return Reply(200, self._document(job))
+        raise refusal(self._provider, "url", path=rest)
 
-    def _upload(self, headers: Mapping[str, str], body: bytes) -> JSON:
-        parts = _parts(headers, body)
-        if parts.get("purpose", ("", b""))[1] != b"batch":
-            raise refusal(self._provider, "required", name="purpose")
-        filename, content = parts.get("file", ("", b""))
-        if not filename.endswith(".jsonl"):
-            raise refusal(self._provider, "batch file")
-        if len(content) > self._limits.size:
-            raise refusal(self._provider, "batch size")
+    def _upload(self, request: Request) -> JSON:
+        filename, content = _uploaded(request)
         name = self._add_file(content, filename)
         self._pending[name] = self._limits.slow_files
-        return self._file_object(name, "batch")
+        return self._file(name)
 
     def _add_file(self, content: bytes, filename: str) -> str:
         name = f"file-gateway{len(self._files):04d}"
@@ -154,42 +130,20 @@ class BatchDesk:
         return name
 
     def _file(self, name: str) -> JSON:
-        found = self._file_object(name, "batch")
-        self._pending[name] = max(0, self._pending.get(name, 0) - 1)
-        return found
-
-    def _file_object(self, name: str, purpose: str) -> JSON:
         return {
             "id": name,
             "object": "file",
-            "bytes": len(self._content(name)),
+            "bytes": len(self._files[name]),
             "created_at": int(time.time()),
             "filename": self._names[name],
-            "purpose": purpose,
+            "purpose": "batch",
             "status": "pending" if self._pending.get(name) else "processed",
         }
 
-    def _content(self, name: str) -> bytes:
-        if name not in self._files:
-            raise refusal(self._provider, "no such file", name=name)
-        return self._files[name]
-
-    def _create(self, body: bytes) -> Reply | Literal["drop"]:
-        try:
-            asked = json.loads(body)
-        except ValueError:
-            raise refusal(self._provider, "JSON") from None
-        for name in ("input_file_id", "endpoint", "completion_window"):
-            if asked.get(name) is None:
-                raise refusal(self._provider, "required", name=name)
-        supported = {"completion_window": ("24h",), "endpoint": self._limits.endpoints}
-        for name, known in supported.items():
-            if asked[name] not in known:
-                facts = {"name": name, "value": asked[name], "known": " and ".join(known)}
-                raise refusal(self._provider, "batch values", **facts)
-        self._content(asked["input_file_id"])
-        if self._pending.get(asked["input_file_id"]):
-            raise refusal(self._provider, "batch pending", name=asked["input_file_id"])
+    def _create(self, asked: JSON) -> Reply | Literal["drop"]:
+        assert asked["completion_window"] == "24h"
+        assert asked["endpoint"] in self._limits.endpoints
+        assert not self._pending[asked["input_file_id"]], "the file is not processed yet"
         job = BatchJob(
             id=f"batch_gateway{len(self.jobs):04d}",
             input_file=asked["input_file_id"],
@@ -203,11 +157,8 @@ class BatchDesk:
             return "drop"
         return Reply(200, self._document(job))
 
-    def _job(self, name: str) -> BatchJob:
-        found = next((job for job in self.jobs if job.id == name), None)
-        if found is None:
-            raise refusal(self._provider, "no such batch", name=name)
-        return found
+    def _job(self, name: str) -> BatchJob | None:
+        return next((job for job in self.jobs if job.id == name), None)
 
     def _list(self, query: Mapping[str, str]) -> JSON:
         newest = self.jobs[::-1]
@@ -221,12 +172,6 @@ class BatchDesk:
             "has_more": more,
             "last_id": data[-1]["id"] if data else None,
         }
-
-    def _cancel(self, job: BatchJob) -> JSON:
-        if job.status not in ("validating", "in_progress", "finalizing", "cancelling"):
-            raise refusal(self._provider, "batch cancel", state=job.status)
-        job.status = "cancelling"
-        return self._document(job)
 
     def _advance(self, job: BatchJob) -> None:
         """One look's worth of progress."""
@@ -282,43 +227,16 @@ class BatchDesk:
                 job.files[kind] = self._add_file(content, f"{job.id}_{kind}.jsonl")
 
     def _validate(self, job: BatchJob) -> None:
-        seen: set[str] = set()
-        models: set[object] = set()
-        content = self._content(job.input_file).decode()
-        for number, text in enumerate(content.splitlines(), 1):
-            try:
-                line = json.loads(text)
-                known = line["custom_id"] in seen
-                seen.add(line["custom_id"])
-                models.add(line["body"].get("model"))
-                wrong = line["url"] != job.endpoint
-            except (ValueError, KeyError, TypeError, AttributeError):
-                job.complaints.append(complaint("invalid_json_line", number))
-                continue
-            if known:
-                job.complaints.append(complaint("duplicate_custom_id", number))
-            if wrong:
-                job.complaints.append(complaint("url_mismatch", number))
-            job.lines.append(line)
-        if not job.lines and not job.complaints:
-            job.complaints.append(complaint("empty_file"))
+        content = self._files[job.input_file].decode()
+        job.lines = [json.loads(line) for line in content.splitlines()]
+        assert {line["url"] for line in job.lines} == {job.endpoint}
+        assert len({line["custom_id"] for line in job.lines}) == len(job.lines)
         if len(job.lines) > self.requests:
             job.complaints.append(complaint("too_many_tasks", most=self.requests))
-        if len(models) > 1:
-            job.complaints.append(complaint("model_mismatch"))
-        self._queue(job)
-
-    def _queue(self, job: BatchJob) -> None:
-        if self.enqueued is None:
-            return
         alive = [other for other in self.jobs if other.status in ("in_progress", "finalizing")]
-        waiting = sum(
-            self._cost(ENDPOINTS[each.endpoint], line["body"])
-            for each in [*alive, job]
-            for line in each.lines
-        )
-        if waiting > self.enqueued:
-            model = str(job.lines[0]["body"].get("model"))
+        waiting = sum(_cost(line["body"]) for each in [*alive, job] for line in each.lines)
+        if self.enqueued is not None and waiting > self.enqueued:
+            model = job.lines[0]["body"]["model"]
             job.complaints.append(
                 complaint("token_limit_exceeded", model=model, most=self.enqueued)
             )
@@ -345,15 +263,19 @@ class BatchDesk:
         }
 
 
-def _parts(headers: Mapping[str, str], body: bytes) -> dict[str, tuple[str, bytes]]:
-    """The parts of a multipart form: name -> file name and content."""
-    head = f"Content-Type: {headers.get('content-type', '')}\r\nMIME-Version: 1.0\r\n\r\n".encode()
-    message = email.message_from_bytes(head + body)
-    found: dict[str, tuple[str, bytes]] = {}
-    for part in message.get_payload() if message.is_multipart() else []:
-        if not isinstance(part, email.message.Message):
-            continue
-        disposition: Any = dict(part.get_params(header="content-disposition") or [])
-        content: Any = part.get_payload(decode=True)
-        found[disposition.get("name", "")] = (disposition.get("filename", ""), content or b"")
-    return found
+def _cost(body: JSON) -> int:
+    """Tokens that a prompt costs before anything is generated."""
+    texts = [message["content"] for message in body.get("messages", [])]
+    return -(-sum(len(text) for text in texts or [body.get("prompt", "")]) // 4) + 2
+
+
+def _uploaded(request: Request) -> tuple[str, bytes]:
+    """Name and content of the file in a multipart form."""
+    kind = request.headers.get("content-type", "")
+    head = f"Content-Type: {kind}\r\nMIME-Version: 1.0\r\n\r\n".encode()
+    form: Any = email.message_from_bytes(head + request.body)
+    parts = {part.get_param("name", header="content-disposition"): part for part in form.walk()}
+    assert parts["purpose"].get_payload(decode=True) == b"batch"
+    filename = parts["file"].get_filename()
+    assert filename.endswith(".jsonl")
+    return filename, parts["file"].get_payload(decode=True)

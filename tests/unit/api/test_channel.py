@@ -18,6 +18,7 @@ from blackbox_lb.errors import (
     AuthenticationFailed,
     BlbError,
     InputError,
+    ModelUnsuitable,
     RequestRejected,
 )
 from blackbox_lb.providers.profile import load_profile
@@ -32,12 +33,8 @@ KEY = "sk-0123456789abcdef0123456789abcdef"
 BODY = {"model": "gpt-4o-mini"}
 
 
-def send(
-    answer: Answer, provider: str = "openai", *, times: int = 1, **options: Any
-) -> list[HttpRequest]:
-    """POST ``times`` requests one after another to a provider that answers so; the requests that
-    arrived.
-    """
+def send(answer: Answer, provider: str = "openai", **options: Any) -> list[HttpRequest]:
+    """POST a request to a provider that answers so; the requests that arrived."""
     arrived: list[HttpRequest] = []
 
     def handle(request: HttpRequest) -> Reply:
@@ -47,8 +44,7 @@ def send(
     async def go() -> None:
         channel = Channel(load_profile(provider), transport=Answering(handle), **options)
         try:
-            for _ in range(times):
-                await channel.post("/chat/completions", BODY)
+            await channel.post("/chat/completions", BODY)
         finally:
             await channel.close()
 
@@ -75,22 +71,16 @@ def arrived_before(error: BlbError) -> int:
     return len(error.arrived)  # type: ignore[attr-defined]
 
 
-def test_openai_gets_a_bearer_token(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The key stands in Authorization, organisation and project in headers of their own."""
+def test_every_host_gets_its_own_key_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It stands in Authorization, organisation and project in headers of their own; neither the key
+    nor the organisation that the SDK finds in the environment reaches another host.
+    """
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
     monkeypatch.setenv("OPENAI_ORG_ID", "org-1")
     (request,) = send(fine)
     assert str(request.url) == "https://api.openai.com/v1/chat/completions"
     assert request.headers["authorization"] == f"Bearer {KEY}"
     assert request.headers["openai-organization"] == "org-1"
-
-
-def test_other_providers_learn_nothing_of_openai(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither the key nor the organisation that the SDK finds in the environment reaches another
-    host.
-    """
-    monkeypatch.setenv("OPENAI_API_KEY", KEY)
-    monkeypatch.setenv("OPENAI_ORG_ID", "org-1")
     monkeypatch.setenv("FIREWORKS_API_KEY", "fw-mine")
     (request,) = send(fine, "fireworks")
     assert request.headers["authorization"] == "Bearer fw-mine"
@@ -126,6 +116,44 @@ def test_an_extended_profile_sends_nothing_of_the_parents_host(
             send(partial(refuse, status, message), str(path))
         said = str(caught.value).replace(BODY["model"], "the model asked for")
         assert not re.search("openai|gpt", said, re.IGNORECASE)
+
+
+@pytest.mark.parametrize(
+    ("status", "message", "kind", "facts"),
+    [
+        (401, "Incorrect API key provided", AuthenticationFailed, ("401", "OPENAI_API_KEY")),
+        (
+            404,
+            "The model `gpt-4o-mini` does not exist or you do not have access to it.",
+            RequestRejected,
+            ("404", "is 'gpt-4o-mini' the model's name"),
+        ),
+        (
+            400,
+            "Unsupported parameter: 'logprobs' is not supported with this model.",
+            ModelUnsuitable,
+            ("gpt-4o-mini", "'logprobs'", "gpt-4o"),
+        ),
+        (
+            400,
+            "Invalid 'top_logprobs': integer above maximum value. Expected a value <= 20.",
+            RequestRejected,
+            ("ask for at most 20 with ``top_logprobs``",),
+        ),
+    ],
+)
+def test_a_refusal_has_its_remedy(
+    monkeypatch: pytest.MonkeyPatch,
+    status: int,
+    message: str,
+    kind: type[BlbError],
+    facts: tuple[str, ...],
+) -> None:
+    """The key's variable, the name that may be wrong, models that work; after one request."""
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    with raises_naming(kind, *facts) as caught:
+        send(partial(refuse, status, message))
+    assert arrived_before(caught.value) == 1
 
 
 def test_without_an_address(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -170,13 +198,13 @@ def test_the_address_in_a_profile_and_in_the_environment_is_mended(
     assert azure.base_url == "https://mine.openai.azure.com/openai/v1"
 
 
-@pytest.mark.parametrize("path", ["/chat/completions", "/completions", "/responses", "/embeddings"])
-def test_an_address_with_the_path_of_a_request(path: str) -> None:
+def test_an_address_with_the_path_of_a_request() -> None:
     """It is said, with the address that is left without it, before anything is sent."""
-    with pytest.raises(InputError) as caught:
-        send(fine, "vllm", base_url=f"http://host.example/v1{path}/")
-    assert path in str(caught.value)
-    assert str(caught.value).endswith("http://host.example/v1")
+    for path in ("/chat/completions", "/completions", "/responses", "/embeddings"):
+        with pytest.raises(InputError) as caught:
+            send(fine, "vllm", base_url=f"http://host.example/v1{path}/")
+        assert path in str(caught.value)
+        assert str(caught.value).endswith("http://host.example/v1")
 
 
 def missing(provider: str, base_url: str) -> str:

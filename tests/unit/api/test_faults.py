@@ -4,10 +4,6 @@ kept of them.
 
 from __future__ import annotations
 
-import json
-import re
-import sys
-from collections.abc import Iterator
 from typing import Any, get_args
 
 import pytest
@@ -18,7 +14,6 @@ from blackbox_lb.api.transport.channel import Channel
 from blackbox_lb.providers.profile import load_profile
 from blackbox_lb.safety.http.error_answers import Fault, FaultKind, classify
 from blackbox_lb.safety.http.retries import is_passing
-from tests.support.recordings import FILES, FOLDER, documents, exchanges
 
 same = settings(derandomize=True)
 
@@ -195,19 +190,11 @@ def test_kinds(status: int | None, body: Any, kind: FaultKind) -> None:
     fault = classify(status, body, "someone")
     assert fault.kind == kind
     assert fault.message
-
-
-def test_the_sdk_takes_off_the_outer_error() -> None:
-    """The openai SDK hands over what stands inside ``error``: the same fault."""
-    wrapped = [
-        (status, body, kind)
-        for status, body, kind in CASES
-        if isinstance(body, dict) and "error" in body
-    ]
-    assert len(wrapped) > 30
-    for status, body, _ in wrapped:
-        if isinstance(body["error"], dict):
-            assert classify(status, body) == classify(status, body["error"])
+    inner = body.get("error") if isinstance(body, dict) else None
+    if isinstance(inner, dict):
+        assert classify(status, inner) == classify(status, body), (
+            "the SDK takes off the outer error"
+        )
 
 
 LACKING: list[tuple[Any, str, int | None]] = [
@@ -237,11 +224,8 @@ LACKING: list[tuple[Any, str, int | None]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("status", [400, 403, 422, None])
 @pytest.mark.parametrize(("said", "parameter", "limit"), LACKING)
-def test_what_a_model_lacks(
-    status: int | None, said: Any, parameter: str, limit: int | None
-) -> None:
+def test_what_a_model_lacks(said: Any, parameter: str, limit: int | None) -> None:
     """The sentences that say so name the parameter, and how many alternatives there may be, in
     every shape of a body.
     """
@@ -252,8 +236,9 @@ def test_what_a_model_lacks(
         said,
     ]
     for body in shapes if isinstance(said, str) else [said]:
-        fault = classify(status, body)
-        assert (fault.kind, fault.parameter, fault.limit) == ("unsupported", parameter, limit)
+        for status in (400, 403, 422, None):
+            fault = classify(status, body)
+            assert (fault.kind, fault.parameter, fault.limit) == ("unsupported", parameter, limit)
 
 
 BIASES: list[tuple[Any, FaultKind, int | None]] = [
@@ -358,63 +343,3 @@ def test_any_body_is_understood(status: int | None, body: Any) -> None:
     assert fault.kind in get_args(FaultKind)
     assert fault.message.isprintable()
     assert 0 < len(fault.message) <= 500
-
-
-RECORDED: dict[str, FaultKind] = {
-    "Access denied due to invalid subscription key": "authentication",
-    "Incorrect API key provided": "authentication",
-    "Invalid API Key": "authentication",
-    "The API deployment for this resource does not exist": "unknown model",
-    "does not exist or you do not have access to it": "unknown model",
-    "Azure Content management policy": "content filter",
-    "You exceeded your current quota": "quota",
-    "Rate limit reached for": "rate limit",
-    "can provide at most 300": "too many entries",
-    "Invalid key in 'logit_bias'": "bad id",
-    "You are not allowed to request logprobs": "unsupported",
-    "Unsupported parameter:": "unsupported",
-    "Unrecognized request argument supplied: logprobs": "unsupported",
-    "greater than the maximum of 1 - 'logprobs'": "unsupported",
-    "Extra inputs are not permitted": "unsupported",
-    "Logprobs is not enabled": "unsupported",
-    "logprobs, best_of and echo parameters are not available": "unsupported",
-    "Not implemented": "unsupported",
-    "Invalid top_logprobs and logprobs value": "rejected",
-    "Invalid token in prompt": "rejected",
-    "exceeds the available context size": "context length",
-    "type must be number, but is string": "rejected",
-    "maximum input length of 0 tokens": "context length",
-    "not JSON serialisable": "server",
-}
-"""What recorded error answers say, in part, and what it means."""
-
-
-def recorded_errors() -> Iterator[tuple[str, int | None, Any]]:
-    """File, status and body of every error answer: by its status, or by an ``error`` in the body of
-    an answer that says 200.
-    """
-    for path in FILES:
-        for status, body in exchanges(documents(path)):
-            text = body if isinstance(body, str) else json.dumps(body, default=str)
-            if status is None or status >= 400 or re.match(r'\s*\{\s*"error": *\{', text):
-                yield path.name, status, body
-
-
-def test_recorded_errors(capsys: pytest.CaptureFixture[str]) -> None:
-    """Every error answer in the folder of recordings is of its kind, and every kind of answer known
-    here is there.
-    """
-    if not FILES:
-        pytest.skip(f"no recordings in {FOLDER}; BLB_RECORDINGS may name another folder")
-    seen: set[str] = set()
-    count = 0
-    for name, status, body in recorded_errors():
-        fault = classify(status, body, name)
-        known = [part for part in RECORDED if part in fault.message]
-        assert known, f"{name}: unknown error {status} {body!r:.300}"
-        assert fault.kind == RECORDED[known[0]], f"{name}: {fault}"
-        seen.add(known[0])
-        count += 1
-    with capsys.disabled():
-        sys.stdout.write(f" {count} recorded error answers understood ")
-    assert seen == set(RECORDED)

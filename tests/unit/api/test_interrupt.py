@@ -93,18 +93,32 @@ def test_the_first_signal_receives_what_is_in_flight(
     assert asked(server) == json.loads(again.stdout)["completions"]
 
 
-def test_one_signal_ends_a_computation(data: Path, tmp_path: Path) -> None:
-    """A reward that computes for minutes keeps the event loop: one SIGTERM ends the command all the
+SLOW_REWARD = """
+from pathlib import Path
+
+def score(example, completion):
+    Path("scoring").touch()
+    while True:
+        try:
+            sum(range(1000))
+        except Exception:
+            pass
+"""
+
+
+@pytest.mark.parametrize("name", ["collect", "score"])
+def test_one_signal_ends_a_computation(data: Path, tmp_path: Path, name: str) -> None:
+    """A reward that computes for minutes keeps the event loop: one signal ends the command all the
     same, without a traceback, and what was received is kept.
     """
-    (tmp_path / "slow.py").write_text(
-        "from pathlib import Path\n\n\ndef score(example, completion):\n"
-        "    Path('scoring').touch()\n    while True:\n        pass\n"
-    )
+    (tmp_path / "slow.py").write_text(SLOW_REWARD)
     with ExactServer(MODEL) as server:
-        words = ["--reward", "slow:score", "--out", "run"]
+        words = command(server, data, tmp_path / "run")
+        if name == "score":
+            assert blb(*words[3:]).exit_code == 0
+            words = [*words[:3], "score", str(tmp_path / "run"), "--data", str(data), "--quiet"]
         process = subprocess.Popen(
-            [*command(server, data, tmp_path / "run"), *words],
+            [*words, "--reward", "slow:score"],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -113,7 +127,7 @@ def test_one_signal_ends_a_computation(data: Path, tmp_path: Path) -> None:
         while not (tmp_path / "scoring").exists():
             assert process.poll() is None, process.communicate()
             time.sleep(0.05)
-        process.send_signal(signal.SIGTERM)
+        process.send_signal(signal.SIGTERM if name == "collect" else signal.SIGINT)
         out, err = process.communicate(timeout=200)
     assert (process.returncode, out) == (130, ""), err
     assert "Traceback" not in err
@@ -140,36 +154,6 @@ def test_the_second_signal_ends_at_once(data: Path, tmp_path: Path) -> None:
         assert " ".join(err.split()) == kept
         in_flight = asked(server) - stored(tmp_path / "run")
         assert 0 < in_flight <= IN_FLIGHT
-
-
-def test_one_signal_ends_a_running_score(server: ExactServer, data: Path, tmp_path: Path) -> None:
-    """Although a completion takes the user's function half an hour, blb score ends at once."""
-    server.delay = 0.0
-    collected = command(server, data, tmp_path / "run")
-    assert blb(*collected[3:]).exit_code == 0
-    begun = tmp_path / "begun"
-    (tmp_path / "forever.py").write_text(
-        "import pathlib, time\n"
-        "def reward(example, completion):\n"
-        f"    pathlib.Path({str(begun)!r}).touch()\n"
-        "    end = time.monotonic() + 1800\n"
-        "    while time.monotonic() < end:\n"
-        "        try:\n            sum(range(1000))\n        except Exception:\n            pass\n"
-        "    return 0.0\n"
-    )
-    scoring = [sys.executable, "-m", "blackbox_lb", "score", str(tmp_path / "run")]
-    scoring += ["--data", str(data), "--reward", "forever:reward", "--quiet"]
-    pipe = subprocess.PIPE
-    with subprocess.Popen(scoring, cwd=tmp_path, stdout=pipe, stderr=pipe, text=True) as process:
-        end = time.monotonic() + 120
-        while not begun.exists() and time.monotonic() < end:
-            time.sleep(0.05)
-        process.send_signal(signal.SIGINT)
-        try:
-            out, err = process.communicate(timeout=120)
-        finally:
-            process.kill()
-    assert (process.returncode, out, err.strip()) == (130, "", "Interrupted")
 
 
 SCRIPT = """

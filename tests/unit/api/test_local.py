@@ -107,14 +107,6 @@ def fetch(model: str | None, endpoint: str, cache: Path) -> bytes:
     return resolve_model(model, endpoint=endpoint, cache=cache).read_bytes()
 
 
-def test_a_path_resolves_to_itself(tmp_path: Path) -> None:
-    """A GGUF file that is there needs no hub."""
-    path = tmp_path / "m.gguf"
-    path.write_bytes(MODEL)
-    assert resolve_model(path) == path
-    assert resolve_model(str(path)) == path
-
-
 @pytest.mark.parametrize(
     ("name", "content", "facts"),
     [
@@ -127,6 +119,9 @@ def test_what_is_no_gguf_is_refused(
     tmp_path: Path, name: str, content: bytes | None, facts: tuple[str, ...]
 ) -> None:
     """The first four bytes are looked at before an engine is started."""
+    good = tmp_path / "good.gguf"
+    good.write_bytes(MODEL)
+    assert resolve_model(good) == resolve_model(str(good)) == good, "it needs no hub"
     path = tmp_path / name
     path.mkdir() if content is None else path.write_bytes(content)
     with raises_naming(InputError, path, *facts):
@@ -237,16 +232,11 @@ def test_the_environment_is_honoured(endpoint: str, tmp_path: Path) -> None:
     script = (
         "from blackbox_lb.api.local.engine import resolve_model; print(resolve_model('org/gated'))"
     )
-    environment = {
-        **os.environ,
-        "HF_ENDPOINT": endpoint,
-        "HF_HOME": str(tmp_path),
-        "HF_TOKEN": FakeHub.token,
-    }
-    environment["TQDM_POSITION"] = "-1"  # shows the bar although stderr is no terminal
+    hub = {"HF_ENDPOINT": endpoint, "HF_HOME": str(tmp_path), "HF_TOKEN": FakeHub.token}
+    shows_the_bar = {"TQDM_POSITION": "-1"}
     done = subprocess.run(
         [sys.executable, "-c", script],
-        env=environment,
+        env={**os.environ, **hub, **shows_the_bar},
         capture_output=True,
         text=True,
         check=True,

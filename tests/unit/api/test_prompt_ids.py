@@ -22,13 +22,11 @@ from tests.support.errors import raises_naming
 from tests.support.exact.listener import Reply
 
 
-@pytest.mark.parametrize("name", ["vllm", "llamacpp", "local"])
-def test_a_prompt_of_ids_goes_to_the_completions_endpoint_only(name: str) -> None:
+def test_a_prompt_of_ids_goes_to_the_completions_endpoint_only() -> None:
     """The ids go out as they are; chat has no field for them."""
-    profile, sampling = load_profile(name), Sampling(max_tokens=1, top_logprobs=-1)
-    body = build_request(
-        profile, Draw(sampling, endpoint="completions"), model="m", prompt=[3, 1, 2]
-    )
+    profile, sampling = load_profile("vllm"), Sampling(max_tokens=1, top_logprobs=-1)
+    draw = Draw(sampling, endpoint="completions")
+    body = build_request(profile, draw, model="m", prompt=[3, 1, 2])
     assert (body["prompt"], body["logprobs"]) == ([3, 1, 2], -1)
     with raises_naming(InputError, "chat", "``endpoint=completions``"):
         build_request(profile, Draw(sampling, endpoint="chat"), model="m", prompt=[3, 1, 2])
@@ -47,23 +45,15 @@ def vllm(request: HttpRequest) -> Reply:
             else body.get("add_special_tokens")
         )
         return Reply(200, {"count": len(ids), "max_model_len": 2048, "tokens": ids} if said else {})
-    table = {
-        f"token_id:{token}": float(value)
-        for token, value in enumerate(np.log([0.1, 0.2, 0.3, 0.4]))
-    }
+    logprobs = np.log([0.1, 0.2, 0.3, 0.4])
+    table = {f"token_id:{token}": float(value) for token, value in enumerate(logprobs)}
     lists = {
         "tokens": ["token_id:1"],
         "token_logprobs": [table["token_id:1"]],
         "top_logprobs": [table],
     }
     assert (body["prompt"], body["logprobs"], body["max_tokens"]) == ([1, 9, 2, 7], -1, 1)
-    choice = {
-        "index": 0,
-        "text": "x",
-        "finish_reason": "length",
-        "logprobs": lists,
-        "token_ids": [1],
-    }
+    choice = {"text": "x", "finish_reason": "length", "logprobs": lists, "token_ids": [1]}
     return Reply(200, {"model": "m", "choices": [choice], "usage": {"completion_tokens": 1}})
 
 

@@ -152,10 +152,16 @@ def test_a_fault_is_the_same_everywhere(
 
 
 @pytest.mark.parametrize("ask", ASKS)
-def test_the_case_of_a_scheme_and_blanks_are_mended(
-    server: Refusing, tmp_path: Path, ask: Ask
-) -> None:
-    """As browsers do with an address that was pasted."""
+def test_an_address_is_mended_or_refused(server: Refusing, tmp_path: Path, ask: Ask) -> None:
+    """Case and blanks, as of one that was pasted, are mended; one that reaches nothing is refused
+    before anything is sent, with what is wrong, and without a key in it.
+    """
+    for end, fact in (("/v1#part", "#"), ("/v1?key=hunter2", "query"), (" x", "URL")):
+        with pytest.raises(InputError) as caught:
+            ask(f"{server.listener.url}{end}", tmp_path)
+        assert fact in str(caught.value)
+        assert "hunter2" not in str(caught.value)
+    assert server.asked == 0
     server.answer = Reply(401, {"error": "who?"})
     with pytest.raises(AuthenticationFailed):
         ask(server.listener.url.replace("http://", " HTTP://"), tmp_path)
@@ -163,47 +169,23 @@ def test_the_case_of_a_scheme_and_blanks_are_mended(
 
 
 @pytest.mark.parametrize("ask", ASKS)
-@pytest.mark.parametrize(
-    ("end", "fact"), [("/v1#part", "#"), ("/v1?key=hunter2", "query"), (" x", "URL")]
-)
-def test_an_address_that_reaches_nothing_is_refused(
-    server: Refusing, tmp_path: Path, ask: Ask, end: str, fact: str
-) -> None:
-    """Before anything is sent, with what is wrong, and without a key in it."""
-    with pytest.raises(InputError) as caught:
-        ask(f"{server.listener.url}{end}", tmp_path)
-    assert fact in str(caught.value)
-    assert "hunter2" not in str(caught.value)
+def test_the_other_scheme_names_the_cure(server: Refusing, tmp_path: Path, ask: Ask) -> None:
+    """https to a server of http: it runs, so no message asks whether it does. http to a server of
+    https: where the server says so.
+    """
+    url = server.listener.url
+    with pytest.raises(ConnectionFailed) as failed:
+        ask(url.replace("http://", "https://"), tmp_path)
+    assert url in str(failed.value)
     assert server.asked == 0
-
-
-@pytest.mark.parametrize("ask", ASKS)
-def test_https_to_a_server_of_http_names_the_cure(
-    server: Refusing, tmp_path: Path, ask: Ask
-) -> None:
-    """It runs, so no message asks whether it does."""
-    with pytest.raises(ConnectionFailed) as caught:
-        ask(server.listener.url.replace("http://", "https://"), tmp_path)
-    assert server.listener.url in str(caught.value)
-    assert server.asked == 0
-
-
-@pytest.mark.parametrize("ask", ASKS)
-@pytest.mark.parametrize(
-    "words",
-    [
+    for words in (
         "Client sent an HTTP request to an HTTPS server.",
         "<html><body><h1>400 Bad Request</h1>The plain HTTP request was sent to HTTPS port</body>",
-    ],
-)
-def test_http_to_a_server_of_https_names_the_cure(
-    server: Refusing, tmp_path: Path, ask: Ask, words: str
-) -> None:
-    """Where the server says so."""
-    server.answer = Reply(400, words.encode())
-    with pytest.raises(RequestRejected) as caught:
-        ask(server.listener.url, tmp_path)
-    assert server.listener.url.replace("http://", "https://") in str(caught.value)
+    ):
+        server.answer = Reply(400, words.encode())
+        with pytest.raises(RequestRejected) as refused:
+            ask(url, tmp_path)
+        assert url.replace("http://", "https://") in str(refused.value)
 
 
 def test_what_nobody_answers_in_time_is_tried_twice(server: Refusing) -> None:

@@ -563,7 +563,7 @@ ANSWERS: dict[str, Fault] = {
     "no model": instead(404),
 }
 """Answers that nothing can be learned from: none may end in a traceback, or count as a completion.
-What else can be wrong with one is in ``tests/wire/test_damaged.py``.
+What else can be wrong with one is in ``tests/wire/test_choices.py``.
 """
 
 

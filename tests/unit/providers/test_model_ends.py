@@ -69,6 +69,8 @@ def test_a_command_says_it_once(
     if times:
         assert "2027-01-14" in result.stderr
         assert "--hosts NAME" in result.stderr
+        assert "in 90 days" in result.stderr
+        assert "gpt-6-luna" in result.stderr, "the successor, which takes no bias"
 
 
 @pytest.mark.parametrize("model", ["gpt-4o-mini-2024-07-18", "acme-1"])

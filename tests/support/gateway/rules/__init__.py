@@ -1,1 +1,0 @@
-"""What each provider accepts, lists and limits."""
