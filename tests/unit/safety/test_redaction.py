@@ -161,22 +161,29 @@ def test_answers_lose_the_key_in_use_and_nothing_else() -> None:
 def test_log_records_and_chained_errors(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Inside ``guarded`` no record holds a key, in its message, its arguments or its traceback, even
-    of a chain of errors that leads back to itself; outside nothing is changed.
+    """Inside ``guarded`` no record holds a key, in its message, its arguments or its traceback;
+    outside nothing is changed.
     """
     monkeypatch.setenv("BLB_TEST_KEY", KEY)
     before = logging.getLogRecordFactory()
     with guarded():
         try:
-            cause = RuntimeError(f"outer {KEY}", 3)
-            cause.__context__ = ValueError(f"inner {KEY}")
-            cause.__context__.__cause__ = cause
-            raise cause.__context__
+            raise ValueError(f"inner {KEY}") from RuntimeError(f"outer {KEY}")
         except ValueError:
             logging.getLogger("x").exception("with %s and %d", KEY, 3)
     assert logging.getLogRecordFactory() is before
     assert KEY not in caplog.text
     assert "with [masked] and 3" in caplog.text
+
+
+def test_a_chain_of_errors_is_cleaned() -> None:
+    """Each link of the chain, which a traceback shows, even one that leads back to itself."""
+    error = ValueError(f"a {KEY}")
+    error.__cause__ = RuntimeError(f"b {KEY}", 3)
+    error.__cause__.__context__ = error
+    Redactor(lambda: [KEY]).clean(error)
+    assert str(error) == "a [masked]"
+    assert error.__cause__.args == ("b [masked]", 3)
 
 
 PROFILE = """

@@ -33,7 +33,6 @@ from tests.unit.store.stores import (
     arrays_of,
     assert_same,
     completion,
-    killed_after,
 )
 
 
@@ -172,20 +171,6 @@ def test_foreign_and_newer_files_are_refused_and_left_alone(tmp_path: Path) -> N
         with raises_naming(error, path, *facts):
             RolloutStore(path)
     assert [path.read_bytes() for path in (foreign, newer, text)] == before
-
-
-def test_what_add_returned_for_survives_sigkill(tmp_path: Path) -> None:
-    """A process that kills itself right after ``add`` leaves the completion behind."""
-    path = tmp_path / "s.db"
-
-    def work() -> None:
-        store = RolloutStore(path)
-        for sample in range(5):
-            store.add(SETTINGS, HELLO, sample, completion())
-
-    killed_after(work)
-    with RolloutStore(path) as store:
-        assert store.size().completions == 5
 
 
 def test_a_store_that_cannot_be_opened_for_lack_of_files(

@@ -126,7 +126,7 @@ def test_the_share_of_rows_that_a_merge_saves(
 
 
 def test_a_log_that_was_never_written_back_is_merged(tmp_path: Path) -> None:
-    """After SIGKILL all rows are in the -wal, and come from there."""
+    """After SIGKILL all that ``add`` returned for is in the -wal, and comes from there."""
     path = tmp_path / "s.db"
 
     def work() -> None:
@@ -137,6 +137,8 @@ def test_a_log_that_was_never_written_back_is_merged(tmp_path: Path) -> None:
     killed_after(work)
     assert merge([path], tmp_path / "new.db").added["completions"] == 12
     assert check(tmp_path / "new.db").sound
+    with RolloutStore(path) as store:
+        assert store.size().completions == 12
 
 
 def test_a_damaged_row_is_named_and_its_neighbours_are_merged(whole: Path, tmp_path: Path) -> None:
