@@ -176,8 +176,12 @@ def test_the_file_as_a_person_sees_it(tmp_path: Path) -> None:
 
 
 def test_the_records_of_a_fit_come_back(tmp_path: Path) -> None:
-    """How completions were drawn, what lists left out, what compiling lost."""
+    """How completions were drawn, what lists left out, what compiling lost; and texts of tokens of
+    which a terminal would see nothing but escapes.
+    """
+    unsafe = "\x7f\x1b[2Ja\u202eb\u2028\ufeff\U000e0041\x85é"
     full = make(
+        entries=(Entry(id=1, text=unsafe, bias=0.5),),
         vocab_size=2**31,
         task="t",
         data_hash="d",
@@ -188,6 +192,8 @@ def test_the_records_of_a_fit_come_back(tmp_path: Path) -> None:
     )
     full.save(tmp_path / "bias.json")
     assert Bias.load(tmp_path / "bias.json") == full
+    content = (tmp_path / "bias.json").read_text(encoding="utf-8")
+    assert not set(content) & {c for c in unsafe if not c.isprintable()}
 
 
 def test_status_is_the_headline() -> None:
