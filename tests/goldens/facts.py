@@ -233,9 +233,7 @@ def operating_facts(left: Left) -> Facts:
         for split in ("training", "validation"):
             record |= {f"{split} {name}": count for name, count in point[split].items()}
         for share in ("precision", "recall", "rate"):
-            record[share] = point[share]["value"]
-            record[f"{share} low"] = point[share]["low"]
-            record[f"{share} high"] = point[share]["high"]
+            record |= interval(share, point[share], "value")
         facts[f"operating, point {number}"] = record
     return facts
 
@@ -248,37 +246,46 @@ def policy_name(policy: str) -> str:
     return re.sub(r'"(\w+)[^"]*"', r"\1 ...", policy)
 
 
+def policies(left: Left) -> list[tuple[str, dict[str, Any]]]:
+    """Every policy, with the name of its records."""
+    return [
+        (f"policy {policy_name(policy['name'])}, {policy['setting']}", policy)
+        for policy in left.read("evaluation.json")["policies"]
+    ]
+
+
 def policy_facts(left: Left) -> Facts:
     """Every policy: its means with their intervals, its cost."""
     facts: Facts = {}
     names = "kind entries temperature max_tokens best_of shots prompts completions left_out cut"
-    for policy in left.read("evaluation.json")["policies"]:
+    for name, policy in policies(left):
         record = picked(policy, f"{names} prompt_tokens completion_tokens cost")
         for metric, mean in policy["metrics"].items():
-            record[metric] = mean["mean"]
-            record[f"{metric} low"] = mean["low"]
-            record[f"{metric} high"] = mean["high"]
-        facts[f"policy {policy_name(policy['name'])}, {policy['setting']}"] = record
+            record |= interval(metric, mean, "mean")
+        facts[name] = record
     return facts
+
+
+def interval(name: str, row: Mapping[str, Any], value: str) -> dict[str, Value]:
+    """A number with its interval."""
+    return {name: row[value], f"{name} low": row["low"], f"{name} high": row["high"]}
 
 
 def policy_decision_facts(left: Left) -> Facts:
     """The decisions of every policy."""
-    facts: Facts = {}
-    for policy in left.read("evaluation.json")["policies"]:
-        name = f"policy {policy_name(policy['name'])}, {policy['setting']}, decisions"
-        facts[name] = decision_numbers(policy["decisions"])
-    return facts
+    return {
+        f"{name}, decisions": decision_numbers(policy["decisions"])
+        for name, policy in policies(left)
+    }
 
 
 def policy_share_facts(left: Left) -> Facts:
     """The shares of labels of every policy."""
-    facts: Facts = {}
-    for policy in left.read("evaluation.json")["policies"]:
-        for group in policy["shares"]:
-            name = f"policy {policy_name(policy['name'])}, {policy['setting']}"
-            facts[f"{name}, group {group['group'] or 'all'}"] = share_numbers(group)
-    return facts
+    return {
+        f"{name}, group {group['group'] or 'all'}": share_numbers(group)
+        for name, policy in policies(left)
+        for group in policy["shares"]
+    }
 
 
 def comparison_facts(left: Left) -> Facts:
@@ -332,9 +339,7 @@ def probability_facts(left: Left) -> Facts:
     for part in left.printed[-1]["splits"]:
         record = picked(part, "prompts missing calibration_error abstained")
         for name in ("accuracy", "accuracy_acted_on"):
-            record[name] = part[name]["mean"]
-            record[f"{name} low"] = part[name]["low"]
-            record[f"{name} high"] = part[name]["high"]
+            record |= interval(name, part[name], "mean")
         record["sum of probabilities"] = sum(row["probability"] for row in part["decisions"])
         facts[f"probabilities, {part['split']}"] = record
     return facts

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.goldens.__main__ import main
-from tests.goldens.facts import FACTS, Facts, Left, MissingFact, facts_of
+from tests.goldens.facts import FACTS, Left, MissingFact, facts_of
 from tests.goldens.play import play
 from tests.goldens.requests import Body, request_facts
 from tests.goldens.scenes import SCENES
@@ -48,19 +48,6 @@ def test_no_prompt_is_read_as_another(name: str) -> None:
     ids = sorted(server.tokenize(prompt) for prompt in prompts)
     for first, second in pairwise(ids):
         assert second[: len(first)] != first
-
-
-def test_stored_values_are_read_as_they_were(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Every number to its last digit."""
-    monkeypatch.setattr("tests.goldens.values.FOLDER", tmp_path)
-    facts: Facts = {
-        "record": {"third": 1 / 3, "count": 3, "word": "HELPS", "none": None, "no": False}
-    }
-    store("scene", facts)
-    assert stored("scene") == facts
-    assert not stored("another")
 
 
 def test_the_command_compares_and_writes(
@@ -109,18 +96,15 @@ def test_what_changed_is_named(field: str, value: Any) -> None:
 
 
 def test_what_is_missing_is_named() -> None:
-    """Fields, and whole records with each of their fields."""
-    without = {name: value for name, value in FACT.items() if name != "count"}
-    (change,) = changes({"a": dict(FACT)}, {"a": without})
-    assert (change.field, change.new) == ("count", ABSENT)
+    """Whole records, with each of their fields."""
     gone = changes({"a": dict(FACT), "b": dict(FACT)}, {"a": dict(FACT)})
     assert {(change.record, change.field) for change in gone} == {("b", name) for name in FACT}
+    assert {change.new for change in gone} == {ABSENT}
 
 
 def test_last_digits_may_move() -> None:
     """Of fractions, not of counts."""
-    near = {"a": {**FACT, "mean": 0.25 * (1 + 5e-7)}}
-    assert not changes({"a": dict(FACT)}, near)
+    assert not changes({"a": {"mean": 0.25}}, {"a": {"mean": 0.25 * (1 + 5e-7)}})
     assert not changes({"a": {"mean": 0.0}}, {"a": {"mean": 5e-10}})
     assert changes({"a": {"count": 10_000_000}}, {"a": {"count": 10_000_001}})
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tests.support.frontier.curves import Curve, Point
-from tests.support.frontier.exact import PEER, SUBJECT, Plan, compare, curve, measure
+from tests.support.frontier.exact import SUBJECT, Plan, compare, curve, measure
 from tests.support.frontier.problems import PROBLEMS
 
 
@@ -61,8 +61,8 @@ def test_a_rare_good_token_costs_a_fraction_of_the_kl_and_of_the_rollouts() -> N
     """Quick: 400 rollouts with five logprobs beat 2,000 of ips on E[r] - tau KL, and its best
     reward costs under half of its KL.
     """
-    plan = Plan(rollouts=(400, 2000), draws=1, completions=500, estimators=(SUBJECT, PEER))
-    base, points = measure(["rare"], plan)["rare"]
+    plan = Plan(rollouts=(400, 2000), draws=1, completions=500)
+    base, points = measure(PROBLEMS["rare"], plan)
     found = compare(PROBLEMS["rare"], base, points)
     assert len(found.rollouts) == 2
     assert found.fifth_suffices == 1
@@ -74,8 +74,7 @@ def test_a_rare_good_token_costs_a_fraction_of_the_kl_and_of_the_rollouts() -> N
 @pytest.mark.parametrize("name", ["rare", "answer"])
 def test_what_depends_on_content_needs_a_fifth_of_the_rollouts(name: str) -> None:
     """Means of four draws: a fifth of the rollouts of ips suffices, at a quarter of its KL."""
-    plan = Plan(rollouts=(200, 400, 1000, 2000), estimators=(SUBJECT, PEER))
-    base, points = measure([name], plan, processes=2)[name]
+    base, points = measure(PROBLEMS[name], Plan(), processes=2)
     found = compare(PROBLEMS[name], base, points)
     assert found.fifth_suffices == 1
     assert found.kl_ratio <= 0.25

@@ -15,7 +15,7 @@ from blackbox_lb.estimate.next_token.next_token import NextToken
 from blackbox_lb.estimate.projection.projection import Fit
 from blackbox_lb.estimate.reweighting import censoring_of, divergence, tail_coverage
 from blackbox_lb.estimate.sparse.sparsify import sparsify
-from blackbox_lb.types import NO_TOKEN, UNNAMED
+from blackbox_lb.types import UNNAMED
 from tests.support.errors import raises_naming
 from tests.support.exact import ExactModel
 from tests.support.fits import projection
@@ -218,20 +218,6 @@ def test_it_is_no_tail() -> None:
     assert tail_coverage(NextToken.of(shorter)).tail_mass == pytest.approx(
         NextToken.of(named).tail_mass.mean()
     )
-
-
-def test_padding_has_no_mass() -> None:
-    """A padded place is nothing at all, beside an unnamed token that is something."""
-    _, kept_back = pair(4)
-    padding = ((0, 0), (0, 2))
-    wider = dataclasses.replace(
-        kept_back,
-        top_ids=np.pad(kept_back.top_ids, padding, constant_values=NO_TOKEN),
-        top_logprobs=np.pad(kept_back.top_logprobs, padding, constant_values=-np.inf),
-    )
-    one, other = NextToken.of(kept_back), NextToken.of(wider)
-    delta = random_bias(4)[one.token_ids]
-    assert one.log_normaliser(delta).tobytes() == other.log_normaliser(delta).tobytes()
 
 
 @pytest.mark.parametrize("value", [np.nan, 0.5])

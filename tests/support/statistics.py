@@ -1,14 +1,17 @@
-"""Statistics of one set of rollouts, and the paper's Zhat from them, as the tests and benchmarks
-want them.
+"""Statistics of one set of rollouts, the paper's Zhat from them, and whether counts fit a
+distribution.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import fields
+from typing import TypeVar
 
 import numpy as np
+from scipy import stats
 
 from blackbox_lb.estimate.counting.statistics import BLOCK_POSITIONS, Statistics, TokenIPS
 from blackbox_lb.estimate.inputs.checks import Vector
@@ -59,3 +62,19 @@ def zhat_of(ips: TokenIPS, tau: float) -> Vector:
     """(s,) ``Zhat(y)`` of ``TokenIPS.scaled`` with its scale."""
     values, log_scale = ips.scaled(tau)
     return values * math.exp(log_scale)
+
+
+Kind = TypeVar("Kind", bound=Hashable)
+
+
+def fits(found: Counter[Kind], exact: Mapping[Kind, float]) -> float:
+    """The p value of counts under their exact distribution, by chi-square over those that are
+    expected five times.
+    """
+    draws = found.total()
+    assert set(found) <= set(exact)
+    common = [row for row in exact if exact[row] * draws >= 5]
+    observed = [found[row] for row in common]
+    expected = [exact[row] * draws for row in common]
+    rest = (draws - sum(observed), draws - sum(expected))
+    return float(stats.chisquare([*observed, rest[0]], [*expected, rest[1]]).pvalue)

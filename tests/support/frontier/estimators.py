@@ -1,4 +1,4 @@
-"""Every estimator with every setting of its own, behind one call: rollouts in, biases out.
+"""Two estimators with every setting of their own, behind one call: rollouts in, biases out.
 
 Each traces a frontier of its own: the strength tau and one more setting (l2, alpha) are swept.
 """
@@ -28,10 +28,6 @@ RELATIVE = (0.03, 0.1, 0.3)
 """Multiples of the mean weight around the paper's values."""
 PAPER = (0.007, 0.052, 0.11, 0.465, 0.738)
 """The absolute alphas that the paper reports."""
-HEAVY = (1.0, 3.0, 10.0)
-"""Multiples of the mean weight beyond anything the paper used: only common tokens are left with a
-bias.
-"""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -64,7 +60,7 @@ def shortened(rollouts: Rollouts, k: int | None) -> Rollouts:
     )
 
 
-def _projection(k: int | None) -> Estimator:
+def _projection(k: int) -> Estimator:
     def fits(rollouts: Rollouts, taus: tuple[float, ...]) -> Iterator[Fitted]:
         short = shortened(rollouts, k)
         table, start = NextToken.of(short), None
@@ -76,22 +72,12 @@ def _projection(k: int | None) -> Estimator:
     return fits
 
 
-def _ips(relative: tuple[float, ...], absolute: tuple[float, ...] = ()) -> Estimator:
-    grid = [(alpha, True) for alpha in relative] + [(alpha, False) for alpha in absolute]
-
-    def fits(rollouts: Rollouts, taus: tuple[float, ...]) -> Iterator[Fitted]:
-        ips = TokenIPS(statistics_of(rollouts, taus))
-        for tau, (alpha, is_relative) in itertools.product(taus, grid):
-            setting = f"alpha {alpha:g} {'x mean weight' if is_relative else 'absolute'}"
-            yield Fitted(tau, setting, ips.token_ids, ips.delta(tau, alpha, relative=is_relative))
-
-    return fits
+def _ips(rollouts: Rollouts, taus: tuple[float, ...]) -> Iterator[Fitted]:
+    ips = TokenIPS(statistics_of(rollouts, taus))
+    grid = [(alpha, True) for alpha in RELATIVE] + [(alpha, False) for alpha in PAPER]
+    for tau, (alpha, is_relative) in itertools.product(taus, grid):
+        setting = f"alpha {alpha:g} {'x mean weight' if is_relative else 'absolute'}"
+        yield Fitted(tau, setting, ips.token_ids, ips.delta(tau, alpha, relative=is_relative))
 
 
-ESTIMATORS: dict[str, Estimator] = {
-    "projection, all logprobs": _projection(None),
-    "projection, top-20": _projection(20),
-    "projection, top-5": _projection(5),
-    "ips": _ips(RELATIVE, PAPER),
-    "ips, heavy smoothing": _ips(HEAVY),
-}
+ESTIMATORS: dict[str, Estimator] = {"projection, top-5": _projection(5), "ips": _ips}

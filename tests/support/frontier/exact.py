@@ -1,4 +1,4 @@
-"""The frontier on exact models: every estimator at equal rollouts, its settings swept, rewards and
+"""The frontier on exact models: both estimators at equal rollouts, its settings swept, rewards and
 KL from the known model.
 """
 
@@ -39,16 +39,14 @@ class Plan:
     evaluate each bias.
     """
 
-    rollouts: tuple[int, ...] = (100, 200, 400, 500, 1000, 2000)
+    rollouts: tuple[int, ...] = (200, 400, 1000, 2000)
     draws: int = 4
     completions: int = 1000
-    estimators: tuple[str, ...] = tuple(ESTIMATORS)
-    model: int = 1
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """``SUBJECT`` against a peer on one problem.
+    """``SUBJECT`` against ``PEER`` on one problem.
 
     rollouts: (tau, n, the subject's best ``E[r] - tau KL`` on n rollouts, the peer's on 5 n). kl:
     (rollouts of both, share of the peer's largest gain, KL of the subject over that of the peer at
@@ -69,38 +67,31 @@ class Comparison:
         return float(np.exp(np.mean([math.log(ratio) for _, _, ratio in self.kl])))
 
 
-def measure(
-    names: Sequence[str], plan: Plan, processes: int = 1
-) -> dict[str, tuple[float, list[Point]]]:
-    """For each problem the base model's reward and the mean point of every setting."""
-    jobs = list(itertools.product(names, range(plan.draws)))
-    work = partial(_draw, plan=plan)
+def measure(problem: Problem, plan: Plan, processes: int = 1) -> tuple[float, list[Point]]:
+    """The base model's reward, and the mean point of every setting."""
+    work = partial(_draw, problem.name, plan=plan)
     if processes > 1:
         with get_context("spawn").Pool(processes) as pool:
-            done = pool.map(work, jobs, chunksize=1)
+            draws = pool.map(work, range(plan.draws), chunksize=1)
     else:
-        done = [work(job) for job in jobs]
-    found: dict[str, tuple[float, list[Point]]] = {}
-    for name in names:
-        points = [
-            point for (of, _), some in zip(jobs, done, strict=True) if of == name for point in some
-        ]
-        found[name] = _base(PROBLEMS[name], plan), average(points)
-    return found
+        draws = [work(draw) for draw in range(plan.draws)]
+    model = problem.model()
+    base = estimate_policy(model, np.zeros(model.vocab_size), problem.reward, 20_000, 0).reward
+    return base, average(itertools.chain(*draws))
 
 
-def compare(problem: Problem, base: float, points: Sequence[Point], peer: str = PEER) -> Comparison:
-    """The two criteria on the points of one problem, against ``peer``."""
+def compare(problem: Problem, base: float, points: Sequence[Point]) -> Comparison:
+    """The two criteria on the points of one problem."""
     numbers = sorted({point.rollouts for point in points})
-    curves = {(name, n): curve(points, base, name, n) for name in (SUBJECT, peer) for n in numbers}
+    curves = {(name, n): curve(points, base, name, n) for name in (SUBJECT, PEER) for n in numbers}
     fifths = [
-        (tau, n, curves[SUBJECT, n].objective(tau), curves[peer, 5 * n].objective(tau))
+        (tau, n, curves[SUBJECT, n].objective(tau), curves[PEER, 5 * n].objective(tau))
         for tau in problem.tau
         for n in numbers
         if 5 * n in numbers
     ]
     ratios = [
-        (n, level, _ratio(curves[SUBJECT, n], curves[peer, n], level))
+        (n, level, _ratio(curves[SUBJECT, n], curves[PEER, n], level))
         for n in numbers
         for level in LEVELS
     ]
@@ -120,21 +111,13 @@ def _ratio(ours: Curve, theirs: Curve, level: float) -> float:
     return ours.kl_at(reward) / spent if spent > 0 else math.inf
 
 
-def _base(problem: Problem, plan: Plan) -> float:
-    model = problem.model(plan.model)
-    return estimate_policy(model, np.zeros(model.vocab_size), problem.reward, 20_000, 0).reward
-
-
-def _draw(job: tuple[str, int], plan: Plan) -> list[Point]:
+def _draw(name: str, draw: int, plan: Plan) -> list[Point]:
     """All points of one draw; smaller sets of rollouts are the first of the larger ones."""
-    problem, draw = PROBLEMS[job[0]], job[1]
-    model = problem.model(plan.model)
-    complete = "projection, all logprobs" in plan.estimators
-    rollouts = model.rollouts(
-        max(plan.rollouts), problem.reward, 100 + draw, top=None if complete else 20
-    )
+    problem = PROBLEMS[name]
+    model = problem.model()
+    rollouts = model.rollouts(max(plan.rollouts), problem.reward, 100 + draw, top=20)
     points = []
-    for n, name in itertools.product(plan.rollouts, plan.estimators):
+    for n, name in itertools.product(plan.rollouts, ESTIMATORS):
         for fitted in ESTIMATORS[name](rollouts.take(np.arange(n)), problem.fit_tau):
             found = estimate_policy(
                 model, fitted.dense(model.vocab_size), problem.reward, plan.completions, 1000 + draw

@@ -319,7 +319,7 @@ def test_what_a_tool_rounds_is_said(caplog: pytest.LogCaptureFixture) -> None:
 
 def test_phrases_are_the_most_suppressed_texts(caplog: pytest.LogCaptureFixture) -> None:
     """Spellings are one phrase, the most suppressed first; a bias that suppresses little is
-    refused.
+    refused. Phrases that a file keeps out come before all, the heaviest first, without patterns.
     """
     values = {1: (" delve", -6.0), 2: ("delve", -9.0), 3: ("tapestry", -5.0), 4: ("is", -4.9)}
     entries = tuple(
@@ -331,16 +331,10 @@ def test_phrases_are_the_most_suppressed_texts(caplog: pytest.LogCaptureFixture)
     assert "A ban is harder than the bias" in caplog.text
     with raises_naming(BiasError, "1.50", "5"):
         export(judged(), "koboldcpp-strings")
-
-
-def test_phrases_that_are_kept_out_come_first() -> None:
-    """The heaviest before all, patterns not at all; a file may hold nothing else."""
-    lines = ("a testament to", "delve\t2", "re:not .* but")
-    bias = judged(entries=(Entry(id=1, bias=-6.0, text=" delve"),), phrases=lines)
-    told = json.loads(export(bias, "koboldcpp-strings"))
-    assert told == {"banned_tokens": ["delve", "a testament to"]}
-    alone = judged(entries=(), phrases=lines)
-    assert json.loads(export(alone, "koboldcpp-strings")) == told
+    kept_out = ("a testament to", "delve\t2", "re:not .* but")
+    for some in (entries[:1], ()):
+        text = export(judged(entries=some, phrases=kept_out), "koboldcpp-strings")
+        assert json.loads(text) == {"banned_tokens": ["delve", "a testament to"]}
 
 
 def test_the_prompts_of_the_fit_are_said() -> None:

@@ -7,36 +7,35 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import Counter
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import islice, product
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import pytest
 from click.testing import Result
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy import stats
 
-import blackbox_lb
 from blackbox_lb import logit_bias
 from blackbox_lb.api.draw import Draw
 from blackbox_lb.api.session import Session
 from blackbox_lb.bias.document import Bias
 from blackbox_lb.bias.features import FeatureVector, Words, bucket_of
-from blackbox_lb.bias.phases import REST, FirstTokens, Phases, Prefix
+from blackbox_lb.bias.phases import Phases, Prefix
 from blackbox_lb.bias.request_bias import to_request_bias
 from blackbox_lb.errors import BiasError, InputError
 from blackbox_lb.providers.profile import load_profile
 from blackbox_lb.rollouts.phased import check_continues, complete_by_phase
-from blackbox_lb.types import Completion, Example, Prompt, Sampling
+from blackbox_lb.types import Completion, Prompt, Sampling
 from tests.support.biases import in_phase, phased_bias
 from tests.support.commands import asking, blb, options
 from tests.support.errors import raises_naming
 from tests.support.exact import ExactModel, ExactServer
 from tests.support.exact.model import log_softmax
+from tests.support.statistics import fits as fits
 
 TEXTS = ("a", "b", "ab", "ba", "aab", "", "<")
 
@@ -45,7 +44,7 @@ def named(phases: Phases, tokens: list[str]) -> list[str]:
     """The phase of each token."""
     along = phases.along(token.encode() for token in tokens)
     return [
-        " + ".join(name for j, name in enumerate(phases.names) if phase & 1 << j) or REST
+        " + ".join(name for j, name in enumerate(phases.names) if phase & 1 << j) or "rest"
         for phase in islice(along, len(tokens))
     ]
 
@@ -199,22 +198,6 @@ def chances(phases: Phases, with_word: bool = False) -> dict[tuple[int, ...], fl
     return found
 
 
-Kind = TypeVar("Kind", bound=Hashable)
-
-
-def fits(found: Counter[Kind], exact: Mapping[Kind, float]) -> float:
-    """The p value of counts under their exact distribution, by chi-square over those that are
-    expected five times.
-    """
-    draws = found.total()
-    assert set(found) <= set(exact)
-    common = [row for row in exact if exact[row] * draws >= 5]
-    observed = [found[row] for row in common]
-    expected = [exact[row] * draws for row in common]
-    rest = (draws - sum(observed), draws - sum(expected))
-    return float(stats.chisquare([*observed, rest[0]], [*expected, rest[1]]).pvalue)
-
-
 WORDS = (" a", " b", " c", " d", "")
 
 
@@ -276,14 +259,10 @@ class Listing:
 @pytest.mark.parametrize(
     ("spec", "word", "listed"),
     [
-        ("until:b", "", True),
         ("first,inside: a..c", "", True),
-        ("first,after:d", "", True),
         ("only-opening:2", "", True),
-        ("only-first", "thing", True),
         ("opening:2,until:b", "thing", True),
-        ("first,inside: a..c", "", False),
-        ("opening:2,until:b", "thing", False),
+        ("first,after:d", "thing", False),
     ],
 )
 def test_drawn_in_parts_is_the_bias_that_changes_inside(spec: str, word: str, listed: bool) -> None:
@@ -376,40 +355,22 @@ def fit(server: ExactServer, data: Path, out: Path, *more: object) -> Result:
 def test_a_vector_for_the_first_token_says_what_one_for_all_cannot(
     server: ExactServer, data: Path, tmp_path: Path
 ) -> None:
-    """It wins on validation prompts, is judged beside the fixed one, shown, and refused where one
-    vector is wanted. A phase without positions is left out, and that is said.
+    """A fit of it can be judged again, shown, analyzed and compiled, and is refused where one vector
+    is wanted. A phase without positions is left out, and that is said.
     """
     out = tmp_path / "run"
-    asked = ("--phases", "after:zzz,first", "--tau", 0.1, "--json")
-    result = fit(server, data, out, *asked)
+    result = fit(server, data, out, "--phases", "after:zzz,first", "--tau", 0.1, "--json")
     assert result.exit_code == 0, result.output
     assert "phase after:zzz: it holds at 0 of 1,200 positions" in result.stderr
     found = json.loads(result.stdout)
-    verdict = found["verdict"][0]
-    assert verdict["verdict"] == "HELPS"
-    (beside,) = found["beside"]
-    assert beside["against"] == "fixed bias"
-    assert beside["base"] + 0.2 < beside["biased"]
     bias = Bias.load(out / "bias.json")
     (first,) = bias.features
-    assert isinstance(first, FirstTokens)
-    assert bias.scopes == frozenset({"prefix"})
-    assert (first.spec, first.positions) == ("first", 300)
-    assert bias.settings["phases"] == "first"
-    at = [entry.id for entry in bias.entries].index(0)
-    assert bias.at(Prompt.user("thing"))[0] > 1 > 0 > bias.entries[at].bias
-    assert bias.at(Prompt.user("thing"), Prefix(1, b" a"))[0] < 0
-    assert 0 < found["kl_nats_per_completion"] < 5
-    again = fit(server, data, out, *asked)
-    assert json.loads(again.stdout) | {"provenance": found["provenance"]} == found
+    assert (first.spec, bias.settings["phases"]) == ("first", "first")
+    sent_later = logit_bias(bias, prefix=Prefix(1, b" a"))["0"]
+    assert sent_later < 0 < logit_bias(bias, prefix=Prefix())["0"]
     where = asking(server, data=data, reward="regex:^ a[^a]*$", max_tokens=4)
-    told = blb(
-        "eval",
-        out / "bias.json",
-        *where,
-        *options(deploy="temperature=1", out=out, seed=1),
-        "--quiet",
-    )
+    again = ("--deploy", "temperature=1", "--out", out, "--seed", 1, "--quiet")
+    told = blb("eval", out / "bias.json", *where, *again)
     assert (told.exit_code, "HELPS" in told.output) == (0, True), told.output
     told = blb("show", out / "bias.json")
     assert "What each feature moves (depends on first)" in told.output
@@ -429,66 +390,6 @@ def test_a_vector_for_the_first_token_says_what_one_for_all_cannot(
     assert (refused.exit_code, "takes one vector" in refused.output) == (2, True)
     with raises_naming(BiasError, "messages=", "prefix=", "first", "apply()"):
         logit_bias(bias)
-    assert (
-        logit_bias(bias, prefix=Prefix(1, b" a"))["0"] < 0 < logit_bias(bias, prefix=Prefix())["0"]
-    )
-
-
-def wanted_opening(example: Example, completion: Completion) -> float:
-    """1 where the answer begins with the letter of its prompt's colour and has it nowhere else."""
-    letter = " a" if "red" in example.prompt.text else " b"
-    begins = completion.text.startswith(letter)
-    return float(begins and letter not in completion.text.removeprefix(letter))
-
-
-def test_prompt_and_phase_together_say_what_neither_can_alone(
-    server: ExactServer, tmp_path: Path
-) -> None:
-    """Which token is right at the beginning depends on the prompt, and it is wrong everywhere
-    else. Both are proven to be better than the fixed bias, and the best is the one with both.
-    """
-    splits = {"train": range(60), "validation": range(60, 100), "test": range(100, 130)}
-    rows = [
-        {"prompt": f"thing {n}: {'red' if n % 2 else 'blue'}", "split": split}
-        for split, numbers in splits.items()
-        for n in numbers
-    ]
-    (tmp_path / "data.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    run = blackbox_lb.fit(
-        tmp_path / "data.jsonl",
-        reward=wanted_opening,
-        provider="llamacpp",
-        base_url=server.base_url,
-        out=tmp_path / "run",
-        max_tokens=4,
-        samples_per_prompt=10,
-        validation_samples=2,
-        test_samples=2,
-        tau=[0.1],
-        l2=[2.5],
-        deploy=["temperature=1"],
-        depends_on=["route:red=red"],
-        phases="first",
-        seed=1,
-        quiet=True,
-    )
-    bias = run.bias
-    assert bias.scopes == frozenset({"prompt", "prefix"}), run.notices
-    assert bias.depends_on == "route:red=red, first"
-    red, blue = Prompt.user("thing: red"), Prompt.user("thing: blue")
-    later = Prefix(1, b" a")
-    assert bias.at(red)[0] > 1 > bias.at(red, later).get(0, 0.0)
-    assert bias.at(blue)[1] > 1 > bias.at(blue, later).get(1, 0.0)
-    beside = {row.against: row for row in run.result.beside}
-    assert beside["fixed bias"].verdict == "HELPS"
-    told = blb("show", tmp_path / "run" / "bias.json")
-    assert "moves (depends on route:red=red, first)" in told.output
-    told = blb("analyze", tmp_path / "run" / "bias.json", "--json", "--quiet")
-    assert told.exit_code == 0, told.output
-    kl = json.loads(told.stdout)["kl_per_token"]
-    of_completion = run.result.kl_nats_per_completion
-    assert of_completion is not None
-    assert kl == pytest.approx(of_completion / 4, rel=0.2)  # both are of few drawn completions
 
 
 def test_what_cannot_be_learned_by_phase(

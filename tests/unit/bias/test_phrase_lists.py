@@ -7,8 +7,7 @@ from __future__ import annotations
 import json
 import logging
 import re
-import subprocess
-import sys
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -217,16 +216,6 @@ def test_the_leftmost_place_counts() -> None:
     assert phrases("lamp", "lamp post").find("a lamp post ", 0, False) == (2, 11, True, "lamp post")
 
 
-def test_white_space_and_apostrophes_count_as_they_do_in_the_reward() -> None:
-    """A phrase over any white space, with either apostrophe."""
-    found = phrases("don't you dare")
-    text = "Don’t \n you\tdare."
-    assert found.find(text, 0, False) == (0, 16, True, "don't you dare")
-    assert found.find(text[:7], 0, False) == (0, 7, False, "")
-    (hit,) = found.hits(text)
-    assert (hit.start, hit.end) == (0, 16)
-
-
 ALPHABET = "aelmp ’'\nTé茶-"
 WORDS = st.text(st.sampled_from(ALPHABET), min_size=1, max_size=5)
 
@@ -301,27 +290,8 @@ def test_a_pattern_that_takes_too_long_is_switched_off(
 def test_a_list_of_ten_thousand_lines_is_fine() -> None:
     """Each is found, in a text of them all and while it comes."""
     syllables = ["lan", "tern", "mo", "ri", "qua", "sen", "bo", "the", "wi", "ka"]
-    words = [
-        first + second + third + last
-        for first in syllables
-        for second in syllables
-        for third in syllables
-        for last in syllables
-    ]
-    lines = sorted(set(words))
+    lines = sorted(map("".join, product(syllables, repeat=4)))
     found = phrases(*lines)
     assert len(found.hits(" ".join(lines))) == len(lines)
     assert found.find(f"so {lines[-1]} ", 0, False) == (3, 3 + len(lines[-1]), True, lines[-1])
     assert PhraseList.of_entries(found.entries).lines == found.lines
-
-
-def test_a_bias_without_phrases_loads_no_regex() -> None:
-    """The package is imported where a list is made."""
-    script = (
-        "import sys, blackbox_lb.bias.document, blackbox_lb.bias.phrases;"
-        " print('regex' in sys.modules, 'numpy' in sys.modules)"
-    )
-    answer = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=True
-    )
-    assert answer.stdout.split() == ["False", "False"]

@@ -27,19 +27,23 @@ def drawn(
     phrases: PhraseList, tokens: list[int], stops: tuple[str, ...] = ()
 ) -> tuple[SteppingBack, list[str], bool]:
     """What comes of tokens that are drawn one after the other by a server that keeps bans; what had
-    been delivered after each of them; and whether a stop text ended it.
+    been delivered after each of them; and whether a stop text ended it. Each token is kept or
+    counted as discarded.
     """
+    number = 0
     answer = SteppingBack(phrases, stops)
     delivered = list[str]()
     for token in tokens:
         if token in answer.banned:
             continue
         piece = AnswerPiece(TEXTS[token], token)
+        number += 1
         if answer.add(piece):
             answer.go_on()
         elif answer.stopped():
             return answer, delivered, True
         delivered.append("".join(kept.text for kept in answer.pieces[: answer.safe]))
+        assert answer.tokens + answer.discarded == number
     return answer, delivered, False
 
 
@@ -68,19 +72,6 @@ def test_what_is_delivered_stays_and_holds_no_phrase(
         assert sight is None or not sight.is_complete
     if not is_stopped:
         assert not phrases.hits(answer.text)
-
-
-@given(st.lists(st.integers(0, len(TEXTS) - 1), max_size=40))
-def test_each_token_is_kept_or_counted_as_discarded(tokens: list[int]) -> None:
-    """Nothing is lost between."""
-    phrases = PhraseList.of_entries(LINES)
-    answer = SteppingBack(phrases)
-    number = 0
-    for token in tokens:
-        number += 1
-        if answer.add(AnswerPiece(TEXTS[token], token)):
-            answer.go_on()
-    assert answer.tokens + answer.discarded == number
 
 
 def test_text_without_a_begin_of_a_phrase_is_delivered_at_once() -> None:

@@ -5,7 +5,6 @@ refuses.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import get_args
 
 import numpy as np
 import pytest
@@ -13,7 +12,7 @@ import pytest
 from blackbox_lb.estimate.choice.candidates import Candidate, CompileLimits, candidates
 from blackbox_lb.estimate.choice.table import ROWS
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
-from blackbox_lb.estimate.inputs.sweep import Scale, Sweep
+from blackbox_lb.estimate.inputs.sweep import Sweep
 from blackbox_lb.estimate.next_token.next_token import NextToken
 from blackbox_lb.jobs.fitting.choosing.select import Search
 from blackbox_lb.jobs.plan.plan import Plan
@@ -69,26 +68,6 @@ def test_the_rest_is_fitted_with_the_forbidden_ids_at_zero() -> None:
     )
     cut = np.where(TABLE.token_ids <= HIGHEST, made.values, 0.0)
     assert np.abs(refit.delta - cut).max() > 0.1
-
-
-@pytest.mark.parametrize("estimator", SWEEPS)
-def test_a_limit_that_forbids_nothing_changes_nothing(estimator: str) -> None:
-    """With the highest id of the vocabulary, or none, candidates are the same bit for bit."""
-    (free,), (bounded,) = (
-        made_of(ROLLOUTS, SWEEPS[estimator], limits(5, highest)) for highest in (None, END)
-    )
-    assert free.logit_bias == bounded.logit_bias
-    assert free.sparse.kl_lost == bounded.sparse.kl_lost
-
-
-def test_the_largest_strength_comes_first_and_what_is_named_is_tried_alone() -> None:
-    """By default the strengths of the sweep."""
-    for sweep, strengths in (
-        (Sweep(tau=(0.3,)), [20.0, 5.0, 1.25]),
-        (Sweep(tau=(0.3,), l2=(7.0, 70.0)), [70.0, 7.0]),
-    ):
-        made = candidates(Positions(ROLLOUTS, TABLE), sweep, limits())
-        assert [each.settings["l2"] for each in made] == strengths
 
 
 def test_named_strengths_are_judged_whole_and_default_ones_within_a_budget() -> None:
@@ -148,23 +127,3 @@ def test_results_do_not_depend_on_what_else_is_tried() -> None:
         for other in others:
             np.testing.assert_allclose(one.values, other.values, atol=2e-3)
             assert one.logit_bias == pytest.approx(other.logit_bias, abs=2e-3)
-
-
-def test_prompt_weights_reach_every_fit() -> None:
-    """The fit and the refit on few entries are those of weights that sum up alike in every
-    prompt.
-    """
-    rollouts = ExactModel(20, 4, seed=4, prompts=5).rollouts(
-        300, lambda tokens, p: p + float(3 in tokens), 2, top=6
-    )
-    table = NextToken.of(rollouts)
-    found = {}
-    for scale in get_args(Scale):
-        (made,) = candidates(Positions(rollouts, table), Sweep(l2=(2.5,), weights=scale), limits(4))
-        projected = made.projected
-        assert projected is not None
-        refit = projection(rollouts, tau=0.5, l2=2.5, weights=scale, support=projected.support)
-        np.testing.assert_allclose(projected.fit.delta, refit.delta, atol=2e-3)
-        found[scale] = made
-    assert found["prompt"].settings["weights"] == "prompt"
-    assert np.abs(found["prompt"].values - found["global"].values).max() > 0.1

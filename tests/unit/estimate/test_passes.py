@@ -23,7 +23,6 @@ from blackbox_lb.estimate.next_token.derivatives import expected_by, hessian
 from blackbox_lb.estimate.next_token.next_token import NextToken
 from blackbox_lb.estimate.problem import Problem
 from blackbox_lb.estimate.projection.projection import Fit
-from blackbox_lb.estimate.sparse.support_search import Local, SubsetProblem
 from tests.support.exact import ExactModel
 from tests.support.fits import projection
 
@@ -62,39 +61,20 @@ def test_a_fit_is_the_same_to_the_last_bit(monkeypatch: pytest.MonkeyPatch) -> N
     assert len(fits) == 1
 
 
-def test_large_tables_are_kept_in_float32(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As exact as logprobs in float32, 8 bytes a listed token, with every distribution still
-    summing to 1.
-    """
-    exact = NextToken.of(DATA)
-    monkeypatch.setattr("blackbox_lb.estimate.next_token.next_token.EXACT", 0)
-    table, delta = NextToken.of(DATA), np.linspace(-2, 2, len(exact.token_ids))
-    assert {part.table.dtype for part in exact.lists.parts} == {np.dtype(np.float64)}
-    assert {part.table.dtype for part in table.lists.parts} == {np.dtype(np.float32)}
-    np.testing.assert_allclose(table.log_normaliser(np.zeros_like(delta)), 0, atol=1e-14)
-    np.testing.assert_allclose(table.log_normaliser(delta), exact.log_normaliser(delta), atol=1e-6)
-    np.testing.assert_allclose(
-        projection(DATA, next_token=table).delta, projection(DATA).delta, atol=1e-5
-    )
-    again = table.with_unigram(exact.unigram + 3).with_unigram(exact.unigram)
-    np.testing.assert_allclose(again.log_normaliser(np.zeros_like(delta)), 0, atol=1e-14)
-    np.testing.assert_allclose(again.log_normaliser(delta), exact.log_normaliser(delta), atol=1e-6)
-
-
-def test_shares_larger_than_a_probability_keep_their_digits(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize(("listed", "precision"), [(1.0, np.float32), (1e6, np.float64)])
+def test_large_tables_are_kept_in_float32(
+    listed: float, precision: type, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where nearly all of the tail unigram is listed, what is taken from a list is large, and
-    float32 would lose the rest.
+    """As exact as logprobs in float32, with every distribution still summing to 1. Where nearly all
+    of the tail unigram is listed, float32 would lose what is left of a list.
     """
+    unigram = NextToken.of(DATA).unigram.copy()
+    unigram[:6] *= listed
+    exact, delta = NextToken.of(DATA).with_unigram(unigram), np.linspace(-2, 2, len(unigram))
     monkeypatch.setattr("blackbox_lb.estimate.next_token.next_token.EXACT", 0)
-    unigram = np.ones(len(NextToken.of(DATA).token_ids))
-    unigram[:6] = 1e6
     table = NextToken.of(DATA).with_unigram(unigram)
-    exact, delta = NextToken.of(DATA), np.linspace(-2, 2, len(unigram))
-    monkeypatch.undo()
-    exact = NextToken.of(DATA).with_unigram(unigram)
-    assert max(float(np.abs(part.table.data).max()) for part in table.lists.parts) > 1
+    assert {part.table.dtype for part in table.lists.parts} == {np.dtype(precision)}
+    np.testing.assert_allclose(table.log_normaliser(np.zeros_like(delta)), 0, atol=1e-11)
     np.testing.assert_allclose(table.log_normaliser(delta), exact.log_normaliser(delta), atol=1e-6)
 
 
@@ -110,51 +90,11 @@ def test_the_hessian_is_the_change_of_the_gradient() -> None:
     step = 1e-5 * direction
     ahead, behind = table.expected(delta + step, weights), table.expected(delta - step, weights)
     np.testing.assert_allclose(along(direction), (ahead - behind) / 2e-5, atol=1e-6)
-    each, squares = expected_by(table, delta, weights, group, 5)
-    everything = np.ones(len(delta), dtype=bool)
-    problem = SubsetProblem(table, delta, weights, everything, len(delta))
-    share = Local.at(problem, delta).share
-    np.testing.assert_allclose(
-        squares.sum(axis=0), np.where(usage > 0, share * usage, 0.0), atol=1e-9
-    )
-    for token in range(0, len(delta), 7):
-        one = np.eye(len(delta))[token]
+    each, squares = expected_by(table, delta, weights, group, 4)
+    for token, one in enumerate(np.eye(len(delta))):
         assert along(one)[token] == pytest.approx(usage[token] - squares[:, token].sum(), abs=1e-9)
     np.testing.assert_allclose(each.sum(axis=0), usage, atol=1e-11)
     np.testing.assert_allclose(each[2], table.expected(delta, weights * (group == 2)), atol=1e-12)
-    assert not each[4].any()
-
-
-@given(st.lists(st.integers(0, 9), max_size=30), st.integers(1, 5))
-def test_results_come_in_order_and_errors_where_they_belong(items: list[int], cores: int) -> None:
-    """Whatever thread was first; items are made in the thread that asks, a few ahead of what was
-    taken.
-    """
-    made: list[threading.Thread] = []
-
-    def lazily() -> Iterator[int]:
-        for item in items:
-            made.append(threading.current_thread())
-            yield item
-
-    def work(item: int) -> int:
-        if item == 9:
-            raise ValueError("nine")
-        return item * item
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(passes, "cores", lambda: cores)
-        found = []
-        try:
-            for value in passes.in_order(work, lazily(), ahead=1):
-                found.append(value)
-                assert len(made) <= len(found) + 2 * cores
-        except ValueError:
-            assert items[len(found)] == 9
-        else:
-            assert len(found) == len(items)
-    assert found == [item * item for item in items[: len(found)]]
-    assert set(made) <= {threading.current_thread()}
 
 
 def test_threads_are_kept_and_a_part_of_work_may_ask_for_more(

@@ -29,7 +29,6 @@ from blackbox_lb.safety.network import (
 )
 from blackbox_lb.vocabulary.embedding import TextVectors
 from blackbox_lb.vocabulary.tokenizer_files import read_encoding
-from tests.support.answering import Answering
 from tests.support.errors import raises_naming
 from tests.support.exact.listener import Listener, Reply, Request
 
@@ -87,14 +86,6 @@ def encrypted(certificate: Path) -> Iterator[str]:
         yield address.replace("http://127.0.0.1", "https://localhost") + "/v1"
 
 
-def test_a_certificate_in_the_variable_is_trusted_on_this_machine(
-    encrypted: str, certificate: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """On names of this machine as on any."""
-    monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
-    assert get(encrypted) == {"data": []}
-
-
 def test_a_certificate_that_is_not_trusted_is_said_as_such(
     encrypted: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -113,11 +104,12 @@ def test_a_certificate_that_is_not_trusted_is_said_as_such(
         assert ("SSL_CERT_FILE" in message) == (folder is None)
 
 
-def test_a_certificate_for_another_name(
+def test_a_certificate_in_the_variable_is_trusted_for_its_names(
     encrypted: str, certificate: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Trust is not what it lacks."""
+    """On names of this machine as on any; trust is not what one for another name lacks."""
     monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
+    assert get(encrypted) == {"data": []}
     with pytest.raises(ConnectionFailed) as caught:
         get(encrypted.replace("localhost", "127.0.0.1"))
     assert "SSL_CERT_FILE" not in str(caught.value)
@@ -333,19 +325,6 @@ def test_what_keeps_the_hub_from_being_asked_is_named(
     with raises_naming(InputError, variable, value.partition(":")[0]):
         resolve_model("org/name:Q4_0", cache=tmp_path)
     huggingface_hub.close_session()
-
-
-def test_a_mock_of_the_network_is_asked_whatever_the_environment_says(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setenv("ALL_PROXY", "http://127.0.0.1:9")
-    transport = Answering(lambda request: Reply(200, {"data": []}))
-
-    async def go() -> object:
-        channel = Channel(load_profile("llamacpp"), "http://host.example/v1", transport=transport)
-        return await channel.get("/models")
-
-    assert asyncio.run(go()) == {"data": []}
 
 
 # --- Encodings

@@ -69,45 +69,47 @@ def nested(depth: int) -> str:
     return "[" * depth + "]" * depth
 
 
-def test_a_number_too_long_to_read_is_told_with_its_limit() -> None:
-    """The reason is about the file, not about a setting of Python."""
-    digits = "9" * 5_000
-    for parse, text in ((parse_json, f'{{"a": {digits}}}'), (parse_toml, f"a = {digits}")):
-        with raises_naming(ValueError, "4,300") as error:
-            parse(text.encode())
-        assert "sys." not in str(error.value)
-    assert parse_json(f"[{digits[:4_300]}]")
+DIGITS = "9" * 5_000
 
 
-def test_brackets_in_texts_are_no_depth() -> None:
-    """A flat document of many brackets is read, and one that is too deep is refused among them."""
-    assert parse_json('["' + "[" * 1_000 + '"]') == ["[" * 1_000]
-    assert len(parse_json("[" + "[]," * 1_000 + "{}]")) == 1_001
-    with raises_naming(ValueError, "200"):
-        parse_json("[" + "[]," * 1_000 + nested(MAX_DEPTH) + "]")
-
-
-def test_depth_size_and_keys_are_bounded(tmp_path: Path) -> None:
-    """The limits hold exactly, whatever the size claims; a key that stands twice is read by
-    nobody.
+@pytest.mark.parametrize(
+    ("parse", "text", "fact"),
+    [
+        (parse_json, f'{{"a": {DIGITS}}}', "4,300"),
+        (parse_toml, f"a = {DIGITS}", "4,300"),
+        (parse_json, nested(MAX_DEPTH + 1), "200"),
+        (parse_json, nested(100_000), "200"),
+        (parse_json, '{"a":' * 5_000 + "1" + "}" * 5_000, "200"),
+        (parse_json, "[" + "[]," * 1_000 + nested(MAX_DEPTH) + "]", "200"),
+        (parse_toml, "a = " + "[" * 100_000, "200"),
+        (parse_toml, "[" + "a." * 5_000 + "a]", "200"),
+        (parse_toml, "a = " + "{b = " * 5_000, "200"),
+        (parse_json, '[{"a": 1, "b": {"a": 1, "c": 1}}, {"a": 1, "a": 2}]', "'a'"),
+    ],
+)
+def test_depth_digits_and_keys_are_bounded(
+    parse: Callable[[bytes], object], text: str, fact: str
+) -> None:
+    """A key that stands twice is read by nobody; the reason is about the file, not about a setting
+    of Python.
     """
-    assert parse_json(nested(MAX_DEPTH))
-    for text in (nested(MAX_DEPTH + 1), nested(100_000), '{"a":' * 5_000 + "1" + "}" * 5_000):
-        with raises_naming(ValueError, "200"):
-            parse_json(text)
-    for table in (
-        b"a = " + b"[" * 100_000,
-        b"[" + b"a." * 5_000 + b"a]",
-        b"a = " + b"{b = " * 5_000,
-    ):
-        with raises_naming(ValueError, "200"):
-            parse_toml(table)
-    with raises_naming(ValueError, "'a'"):
-        parse_json('[{"a": 1, "b": {"a": 1, "c": 1}}, {"a": 1, "a": 2}]')
-    (tmp_path / "file").write_bytes(b"x" * 11)
-    assert read_bounded(tmp_path / "file", 11) == b"x" * 11
-    with raises_naming(ValueError, "10"):
-        read_bounded(tmp_path / "file", 10)
+    with raises_naming(ValueError, fact) as error:
+        parse(text.encode())
+    assert "sys." not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        nested(MAX_DEPTH),
+        f"[{DIGITS[:4_300]}]",
+        '["' + "[" * 1_000 + '"]',
+        "[" + "[]," * 1_000 + "{}]",
+    ],
+)
+def test_what_is_at_the_limits_is_read(text: str) -> None:
+    """Brackets in texts are no depth, and neither are many beside each other."""
+    assert parse_json(text)
 
 
 @contextmanager
@@ -129,12 +131,16 @@ def piped(content: bytes, *, delay: float = 0.0) -> Iterator[Path]:
 
 
 @pytest.mark.parametrize("delay", [0.0, 0.1])
-def test_a_pipe_is_read_as_a_file_is(delay: float) -> None:
+def test_a_pipe_is_read_as_a_file_is(delay: float, tmp_path: Path) -> None:
     """All that a program writes, now or later, within the limit, though a pipe has no size."""
     with piped(b"x" * 11, delay=delay) as path:
         assert read_bounded(path, 11) == b"x" * 11
     with piped(b"x" * 11, delay=delay) as path, raises_naming(ValueError, "10"):
         read_bounded(path, 10)
+    (tmp_path / "file").write_bytes(b"x" * 11)
+    assert read_bounded(tmp_path / "file", 11) == b"x" * 11
+    with raises_naming(ValueError, "10"):
+        read_bounded(tmp_path / "file", 10)
 
 
 @pytest.mark.parametrize("read", [lambda path: read_bounded(path, 10), open_regular])
@@ -184,22 +190,16 @@ def test_no_command_waits_for_a_pipe_without_a_writer(
     assert "Traceback" not in result.output
 
 
-def test_a_repeated_key_costs_no_more_than_reading() -> None:
-    """The last of 50,000 keys stands twice: refused in the time that reading takes, because the
-    proxy answers nobody else meanwhile.
+def test_what_stands_twice_costs_no_more_than_reading(tmp_path: Path) -> None:
+    """The last of 50,000 keys, and the last of 20,000 columns: refused in the time that reading
+    takes, because the proxy answers nobody else meanwhile.
     """
     text = "{" + ",".join(f'"{number}":0' for number in range(50_000)) + ',"x":0,"x":0}'
-    started = time.process_time()
-    with raises_naming(ValueError, "'x'"):
-        parse_json(text)
-    assert time.process_time() - started < 2
-
-
-def test_a_repeated_column_costs_no_more_than_reading(tmp_path: Path) -> None:
-    """The last of 20,000 columns has the name of the first."""
     path = tmp_path / "wide.csv"
     path.write_text(",".join(["prompt", *map(str, range(20_000)), "prompt"]) + "\n")
     started = time.process_time()
+    with raises_naming(ValueError, "'x'"):
+        parse_json(text)
     with raises_naming(DataError, "prompt'"):
         load_examples(path)
     assert time.process_time() - started < 2
@@ -291,10 +291,6 @@ def test_what_a_reward_names(
     assert (tmp_path / "ran").exists() is (form == "module:function")
 
 
-NOWHERE = "http://127.0.0.1:9/v1"
-LOOKED_AT = ("collect", *options(provider="llamacpp", base_url=NOWHERE, data="d.jsonl"))
-
-
 def plant(folder: Path, settings: str) -> None:
     """Write a settings file, a module that leaves a trace when it is imported, and rows."""
     sys.modules.pop("planted", None)
@@ -303,28 +299,6 @@ def plant(folder: Path, settings: str) -> None:
         f"open({str(folder / 'ran')!r}, 'w').close()\ndef score(a, b): return 0.0\n"
     )
     (folder / "d.jsonl").write_text("".join(f'{{"prompt": "p{n}"}}\n' for n in range(30)))
-
-
-def test_a_found_settings_file_runs_no_code(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The blb.toml of a folder that somebody else wrote is refused where it names a function; named
-    with --config it may.
-    """
-    plant(tmp_path, '[collect]\nreward = "planted:score"\n')
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("sys.dont_write_bytecode", True)
-    words = [*LOOKED_AT, "--out", "run"]
-    refused = blb(*words)
-    assert refused.exit_code == 2
-    for part in ("reward = 'planted:score'", "planted", "blb --config"):
-        assert part in refused.stderr
-    assert not (tmp_path / "ran").exists()
-    other = blb(*words, "--reward", "length")
-    assert "no answer from" in other.stderr, "who gives the option does not use the file's"
-    named = blb("--config", "blb.toml", *words)
-    assert "no answer from" in named.stderr
-    assert (tmp_path / "ran").exists()
 
 
 @pytest.mark.parametrize(
@@ -471,7 +445,11 @@ def test_what_init_wrote_needs_no_further_step(
     sys.modules.pop("planted")
     refused = blb("collect", "--out", "run")
     assert refused.exit_code == 2
-    assert "blb --config" in refused.stderr
+    for part in ("reward = 'planted:score'", "planted", "blb --config"):
+        assert part in refused.stderr
+    assert not (tmp_path / "ran").exists()
+    own = blb("collect", "--out", "run", "--reward", "length")
+    assert "no answer from" in own.stderr, "who gives the option does not use the file's"
     assert not (tmp_path / "ran").exists()
     assert "no answer from" in blb("--config", "blb.toml", "collect", "--out", "run").stderr
     assert (tmp_path / "ran").exists()

@@ -11,12 +11,12 @@ import resource
 import sqlite3
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
+from itertools import count
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from blackbox_lb.errors import StoreBusy, StoreCorrupt, StoreError
@@ -24,28 +24,11 @@ from blackbox_lb.store import RolloutStore, request_hash
 from blackbox_lb.store.database import TABLES
 from blackbox_lb.store.rows import sum_of
 from blackbox_lb.store.upkeep import check
-from blackbox_lb.types import Completion, Prompt
+from blackbox_lb.types import Prompt
 from tests.support.errors import raises_naming
-from tests.unit.store.test_store import killed_after
+from tests.unit.store.stores import SETTINGS, completion, killed_after
 
-SETTINGS = {"model": "m", "tokenizer": "t"}
 WRITERS = 12
-
-
-def completion(text: str, tokens: int = 3) -> Completion:
-    """A completion with two alternatives a token, no two alike."""
-    random = np.random.default_rng(abs(hash(text)) % 2**32)
-    return Completion(
-        text=text,
-        finish_reason="stop",
-        token_ids=random.integers(0, 9, tokens, dtype=np.int32),
-        logprobs=-random.random(tokens, dtype=np.float32),
-        top_ids=random.integers(0, 9, (tokens, 2), dtype=np.int32),
-        top_logprobs=-random.random((tokens, 2), dtype=np.float32),
-        model="m",
-        token_bytes={0: b"a"},
-        fingerprint="fp_1",
-    )
 
 
 def write(path: str, writer: int, answers: int, gate: Any) -> None:
@@ -55,12 +38,9 @@ def write(path: str, writer: int, answers: int, gate: Any) -> None:
     gate.wait()
     with RolloutStore(path) as store:
         for sample in range(answers):
-            store.add(
-                SETTINGS, Prompt.user(f"own {writer}"), sample, completion(f"{writer} {sample}")
-            )
-            store.add(
-                SETTINGS, Prompt.user("shared"), sample, completion(f"shared {writer} {sample}")
-            )
+            made = completion(10 * writer + sample)
+            store.add(SETTINGS, Prompt.user(f"own {writer}"), sample, made)
+            store.add(SETTINGS, Prompt.user("shared"), sample, made)
 
 
 def read(path: str, gate: Any, stop: Any, told: Any) -> None:
@@ -112,18 +92,18 @@ def test_a_lock_that_stays_is_said(tmp_path: Path) -> None:
     """
     path = tmp_path / "s.db"
     with RolloutStore(path, patience=0.2) as store:
-        store.add(SETTINGS, Prompt.user("a"), 0, completion("first"))
+        store.add(SETTINGS, Prompt.user("a"), 0, completion(text="first"))
         other = sqlite3.connect(path, isolation_level=None)
         other.execute("BEGIN IMMEDIATE")
         with raises_naming(StoreBusy, "s.db", "0.2 s"):
-            store.add(SETTINGS, Prompt.user("a"), 1, completion("second"))
+            store.add(SETTINGS, Prompt.user("a"), 1, completion())
         with raises_naming(StoreBusy, "s.db", "0.2 s"):
             RolloutStore(path, patience=0.2)
         with RolloutStore(path, read_only=True, patience=0.0) as reader:
             assert reader.size().completions == 1
         other.execute("ROLLBACK")
         other.close()
-        store.add(SETTINGS, Prompt.user("a"), 1, completion("second"))
+        store.add(SETTINGS, Prompt.user("a"), 1, completion())
         assert store.size().completions == 2
 
 
@@ -147,31 +127,10 @@ def fill(store: RolloutStore, before: int = 0) -> int:
     """Add until it fails; how many went in."""
     for sample in range(before, before + 2000):
         try:
-            store.add(SETTINGS, Prompt.user("a"), sample, completion(f"{sample}" * 50, 200))
+            store.add(SETTINGS, Prompt.user("a"), sample, completion(sample, 200))
         except StoreError:
             return sample - before
     raise AssertionError("the disk never fills")
-
-
-def test_a_full_disk_costs_nothing_that_was_stored(small_disk: Path) -> None:
-    """On a tmpfs of 1 MiB: a sentence with the space left, all before it readable, and the same
-    store goes on after a clean-up.
-    """
-    path, ballast = small_disk / "s.db", small_disk / "ballast"
-    ballast.write_bytes(bytes(200_000))
-    with RolloutStore(path) as store:
-        kept = fill(store)
-        assert kept > 10
-        with raises_naming(StoreError, "s.db", "0 bytes free"):
-            store.add(SETTINGS, Prompt.user("a"), 5000, completion("x" * 5000, 5000))
-        assert store.size().completions == kept
-        assert len(list(store.completions(store.keys(request_hash(SETTINGS))))) == kept
-        ballast.unlink()
-        assert fill(store, kept) > 0
-        total = store.size().completions
-    found = check(path)
-    assert found.sound, found.problems
-    assert found.rows["completions"] == total
 
 
 def test_a_disk_that_is_full_from_the_start_is_said_before_anything_is_paid(
@@ -180,7 +139,7 @@ def test_a_disk_that_is_full_from_the_start_is_said_before_anything_is_paid(
     """Opening to write fails, not the first answer; what is in the store can still be read."""
     path = small_disk / "s.db"
     with RolloutStore(path) as store:
-        key = store.add(SETTINGS, Prompt.user("a"), 0, completion("first"))
+        key = store.add(SETTINGS, Prompt.user("a"), 0, completion(text="first"))
     with (small_disk / "ballast").open("wb", buffering=0) as file, suppress(OSError):
         while True:
             file.write(bytes(4096))
@@ -193,31 +152,38 @@ def test_a_disk_that_is_full_from_the_start_is_said_before_anything_is_paid(
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="limits on file sizes are Unix's")
-def test_a_limit_on_file_sizes_is_a_full_disk(tmp_path: Path) -> None:
-    """The nearest thing to a full disk that needs no rights: the write fails with a sentence, what
-    was stored is there.
+def test_a_full_disk_costs_nothing_that_was_stored(tmp_path: Path) -> None:
+    """A limit on file sizes needs no rights: the write fails with a sentence, all before it is
+    there, and the same store goes on when there is room again.
     """
     path = tmp_path / "s.db"
     pid = os.fork()
     if not pid:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, 300_000))
+        _, most = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, most))
         with RolloutStore(path) as store:
             kept = fill(store)
-            (tmp_path / "kept").write_text(str(kept if store.size().completions == kept else -1))
+            texts = list(store.completions(store.keys(request_hash(SETTINGS))))
+            is_kept = store.size().completions == len(texts) == kept
+            resource.setrlimit(resource.RLIMIT_FSIZE, (400_000, most))
+            more = fill(store, kept)
+        (tmp_path / "kept").write_text(json.dumps([is_kept, kept, more]))
         os._exit(0)
     assert os.waitpid(pid, 0)[1] == 0
-    kept = int((tmp_path / "kept").read_text())
+    is_kept, kept, more = json.loads((tmp_path / "kept").read_text())
+    assert is_kept
     assert kept > 0
+    assert more > 0
     found = check(path)
     assert found.sound, found.problems
-    assert found.rows["completions"] == kept
+    assert found.rows["completions"] == kept + more
 
 
 def test_a_folder_that_may_not_be_written(small_disk: Path) -> None:
     """Opened to write, the store says so at once; read, it is as it was."""
     path = small_disk / "s.db"
     with RolloutStore(path) as store:
-        key = store.add(SETTINGS, Prompt.user("a"), 0, completion("first"))
+        key = store.add(SETTINGS, Prompt.user("a"), 0, completion(text="first"))
     subprocess.run(["mount", "-o", "remount,ro", small_disk], check=True)
     with raises_naming(StoreError, "s.db", "``out``", "``store``"):
         RolloutStore(path)
@@ -233,7 +199,9 @@ def test_a_log_that_cannot_be_used_is_not_passed_over(small_disk: Path, tmp_path
     than read without them.
     """
     path = small_disk / "s.db"
-    killed_after(lambda: RolloutStore(path).add(SETTINGS, Prompt.user("a"), 0, completion("first")))
+    killed_after(
+        lambda: RolloutStore(path).add(SETTINGS, Prompt.user("a"), 0, completion(text="first"))
+    )
     path.with_name("s.db-shm").unlink()
     subprocess.run(["mount", "-o", "remount,ro", small_disk], check=True)
     with raises_naming(StoreError, "s.db-wal"):
@@ -247,31 +215,20 @@ def test_a_log_that_cannot_be_used_is_not_passed_over(small_disk: Path, tmp_path
 def test_a_clock_that_jumps_changes_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Times of receipt order nothing: keys, prompts, sizes and contents are the same under a clock
-    that runs backwards.
+    """Times of receipt order nothing: prompts and contents are the same under a clock that runs
+    backwards.
     """
-
-    def filled(name: str, clock: Callable[[], float]) -> Any:
-        monkeypatch.setattr(time, "time", clock)
+    found = []
+    for name, step in (("forward", 1.0), ("backward", -(10.0**7))):
+        clock = count(1e9, step)
+        monkeypatch.setattr(time, "time", lambda clock=clock: next(clock))
         with RolloutStore(tmp_path / name) as store:
             for sample in range(6):
-                store.add(SETTINGS, Prompt.user(f"{sample % 2}"), sample, completion(f"{sample}"))
-            store.add_rewards({"k": "1.5"})
-            request = request_hash(SETTINGS)
-            prompts = store.prompts(request)
+                store.add(SETTINGS, Prompt.user(f"{sample % 2}"), sample, completion(sample))
+            prompts = store.prompts(request_hash(SETTINGS))
             texts = [each.text for each in store.completions(prompts)]
-            return (
-                list(prompts.items()),
-                texts,
-                store.size(),
-                store.spent(prompts),
-                store.rewards(["k"]),
-            )
-
-    forward, backward = iter(range(10**9, 2 * 10**9)), iter(range(10**9, 0, -(10**7)))
-    assert filled("forward", lambda: float(next(forward))) == filled(
-        "backward", lambda: float(next(backward))
-    )
+            found.append((list(prompts.items()), texts, store.size()))
+    assert found[0] == found[1]
     assert check(tmp_path / "backward").sound
 
 
@@ -280,9 +237,9 @@ def test_values_that_sqlite_cannot_hold(tmp_path: Path) -> None:
     an error of our tree.
     """
     with RolloutStore(tmp_path / "s.db") as store:
-        key = store.add(SETTINGS, Prompt.user("a"), 0, completion("half \ud83d"))
+        key = store.add(SETTINGS, Prompt.user("a"), 0, completion(text="half \ud83d"))
         assert next(store.completions([key])).text == "half \ufffd"
-        large = completion("many")
+        large = completion()
         object.__setattr__(large, "prompt_tokens", 1 << 70)
         with raises_naming(StoreError, "s.db", "``out``", "``store``"):
             store.add(SETTINGS, Prompt.user("a"), 1, large)
@@ -360,7 +317,7 @@ def test_a_damaged_row_is_named_and_never_becomes_numbers(
     """
     path = tmp_path / "s.db"
     with RolloutStore(path) as store:
-        key = store.add(SETTINGS, Prompt.user("a"), 0, completion("first"))
+        key = store.add(SETTINGS, Prompt.user("a"), 0, completion(text="first"))
     with sqlite3.connect(path) as db:
         db.create_function("renewed", -1, renewed)
         db.executescript(change)

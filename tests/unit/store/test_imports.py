@@ -13,15 +13,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from blackbox_lb.errors import InputError
+from blackbox_lb.errors import InputError, StoreError
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.store.parquet import export_store, import_store
 from blackbox_lb.store.upkeep import check, merge
 from blackbox_lb.types import Completion, Prompt
 from tests.support.commands import blb, refused
 from tests.support.errors import names, raises_naming
-from tests.unit.store.test_store import SETTINGS, completion
-from tests.unit.store.test_upkeep import make, rows
+from tests.unit.store.stores import SETTINGS, completion, make, rows
 
 pytestmark = pytest.mark.needs("pyarrow")
 ROWS = {"completions": 40, "rewards": 10, "token_bytes": 3}
@@ -133,14 +132,18 @@ IMPOSSIBLE: list[tuple[str, Callable[[Any], Any], str]] = [
 
 
 def possible() -> Completion:
-    """A completion with every column, whose sampled tokens are the first of their lists."""
-    made = completion("x", 4)
-    return replace(
-        made,
-        propensities=made.logprobs.copy(),
-        generated=4,
-        token_ids=made.top_ids[:, 0].copy(),
-        logprobs=made.top_logprobs[:, 0].copy(),
+    """A completion with every column, whose sampled tokens are the first of their lists. Rounding
+    above 0, padding, a listed token without an id and minus infinity are possible.
+    """
+    top_ids = np.array([[0, -2], [2, -1], [4, 5], [6, 7]], np.int32)
+    top_logprobs = np.array([[1e-4, -1], [-2, -np.inf], [-4, -5], [-6, -7]], np.float32)
+    return completion(
+        9,
+        4,
+        token_ids=top_ids[:, 0].copy(),
+        logprobs=top_logprobs[:, 0].copy(),
+        top_ids=top_ids,
+        top_logprobs=top_logprobs,
     )
 
 
@@ -155,7 +158,10 @@ def test_values_that_cannot_be_are_refused_and_reported(
     path = tmp_path / "s.db"
     with RolloutStore(path) as store:
         store.add(SETTINGS, Prompt.user("a"), 0, made)
+    assert check(path).sound
     export_store(path, tmp_path / "out")
+    import_store(tmp_path / "out", tmp_path / "same.db")
+    assert rows(tmp_path / "same.db") == rows(path)
     changed_value = changed(getattr(made, column))
     if hasattr(changed_value, "tolist"):
         changed_value = changed_value.tolist()
@@ -171,22 +177,6 @@ def test_values_that_cannot_be_are_refused_and_reported(
     assert blb("store", "check", path).exit_code == 2
     assert merge([path], tmp_path / "merged.db").damaged == {"completions": 1}
     assert check(tmp_path / "merged.db").sound
-
-
-def test_rounding_and_what_has_no_id_are_possible(tmp_path: Path) -> None:
-    """A logprob of 1e-4, padding, a listed token without an id and minus infinity are sound."""
-    made = replace(
-        possible(),
-        logprobs=first(1e-4)(possible().logprobs),
-        top_ids=np.array([[0, -2], [2, -1], [4, 5], [6, 7]], np.int32),
-        top_logprobs=np.array([[0, -1], [-2, -np.inf], [-4, -5], [-6, -7]], np.float32),
-    )
-    with RolloutStore(tmp_path / "s.db") as store:
-        store.add(SETTINGS, Prompt.user("a"), 0, made)
-    assert check(tmp_path / "s.db").sound
-    export_store(tmp_path / "s.db", tmp_path / "out")
-    import_store(tmp_path / "out", tmp_path / "new.db")
-    assert rows(tmp_path / "new.db") == rows(tmp_path / "s.db")
 
 
 def test_an_impossible_id_of_a_token_is_refused(exported: Path, tmp_path: Path) -> None:
@@ -250,3 +240,102 @@ def test_rows_before_a_bad_one_are_stored_and_counted(tmp_path: Path) -> None:
     with raises_naming(InputError, "row 1199", "1,000 rows"):
         import_store(tmp_path / "out" / "rewards.parquet", tmp_path / "new.db")
     assert len(rows(tmp_path / "new.db")) == 1000
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store of some dozen pages."""
+    return make(tmp_path_factory.mktemp("whole") / "s.db")
+
+
+def test_parquet_there_and_back(whole: Path, tmp_path: Path) -> None:
+    """An export imported into a new store gives the same keys and the same bits, all tables; a
+    second import adds nothing.
+    """
+    out = export_store(whole, tmp_path / "out")
+    assert out["completions"] == 40
+    import_store(tmp_path / "out", tmp_path / "back.db")
+    assert rows(tmp_path / "back.db") == rows(whole)
+    again = import_store(tmp_path / "out", tmp_path / "back.db")
+    assert (again.added.total(), again.same["completions"]) == (0, 40)
+    with raises_naming(StoreError, "out", "Parquet"):
+        export_store(whole, tmp_path / "out")
+
+
+def test_datasets_reads_an_export(whole: Path, tmp_path: Path) -> None:
+    """``datasets`` sees lists of ids and logprobs and nested lists of alternatives, as the store
+    has them.
+    """
+    datasets = pytest.importorskip("datasets")
+    export_store(whole, tmp_path / "out")
+    file = str(tmp_path / "out" / "completions.parquet")
+    table = datasets.load_dataset(
+        "parquet", data_files=file, split="train", cache_dir=str(tmp_path / "cache")
+    )
+    assert table.column_names[:4] == ["key", "request_hash", "prompt_hash", "sample"]
+    with RolloutStore(whole, read_only=True) as store:
+        for row in table:
+            (there,) = store.completions([row["key"]])
+            assert row["text"] == there.text
+            assert row["token_ids"] == there.token_ids.tolist()
+            assert row["top_ids"] == there.top_ids.tolist()
+            assert np.array_equal(
+                np.array(row["top_logprobs"], np.float32).reshape(there.top_logprobs.shape),
+                there.top_logprobs,
+            )
+            assert row["messages"][0]["role"] == "user"
+
+
+def test_an_export_with_rows_left_out_and_columns_added(whole: Path, tmp_path: Path) -> None:
+    """Half the rows and a column more can be imported, one file alone under any name; added columns
+    are told.
+    """
+    import pyarrow.parquet as pq
+
+    export_store(whole, tmp_path / "out")
+    table = pq.read_table(tmp_path / "out" / "completions.parquet")
+    mine = table.slice(0, 20).append_column("mine", table.slice(0, 20)["key"])
+    pq.write_table(mine, tmp_path / "half.parquet")
+    done = blb("store", "import", tmp_path / "half.parquet", tmp_path / "back.db")
+    assert done.exit_code == 0, done.output
+    assert "columns of no use here: mine" in done.stdout
+    back = rows(tmp_path / "back.db")
+    assert sum(table == "completions" for table, _ in back) == 20
+    assert all(rows(whole)[name] == row for name, row in back.items())
+
+
+def test_a_changed_export_is_refused(whole: Path, tmp_path: Path) -> None:
+    """Another key, prompt, settings or shape, a missing column, a cut file: each an error with the
+    row or the column.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    export_store(whole, tmp_path / "out")
+    file = tmp_path / "out" / "completions.parquet"
+    table, n = pq.read_table(file), 40
+
+    def changed(name: str, value: Any) -> pa.Table:
+        field = table.schema.field(name)
+        return table.set_column(
+            table.column_names.index(name), field, pa.array([value] * n, field.type)
+        )
+
+    bad = {
+        "key": changed("key", "0" * 64),
+        "its key is .*, its contents give": changed(
+            "messages", [{"role": "user", "content": "other"}]
+        ),
+        "its (key|request_hash) is": changed("settings", "{}"),
+        "has not": changed("alternatives", 9),
+        "lacks the columns token_ids": table.drop_columns(["token_ids"]),
+    }
+    for words, each in bad.items():
+        pq.write_table(each, tmp_path / "out" / "completions.parquet")
+        with pytest.raises(InputError, match=words):
+            import_store(tmp_path / "out", tmp_path / "back.db")
+    file.write_bytes(b"PAR1" + bytes(200))
+    with raises_naming(InputError, "completions.parquet"):
+        import_store(file, tmp_path / "back.db")
+    with raises_naming(InputError, "completions.parquet"):
+        import_store(tmp_path / "nowhere", tmp_path / "back.db")

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import itertools
 import random
-import re
 import sqlite3
 from collections import Counter
 from pathlib import Path
@@ -20,7 +19,7 @@ from tests.support.commands import asking, blb, options
 from tests.support.errors import names, raises_naming
 from tests.support.exact import ExactModel, ExactServer
 from tests.support.questions import write_rows
-from tests.unit.store.test_upkeep import SETTINGS, make
+from tests.unit.store.stores import SETTINGS, make
 
 INDEX_LEAF = 0x0A
 INDEX_PAGES = (INDEX_LEAF, 0x02)
@@ -84,30 +83,6 @@ def test_flipped_bits_never_hide_a_row(copies: int, store_bytes: bytes, tmp_path
             outcomes["said"] += 1
     assert outcomes["whole"] > 0
     assert outcomes["said"] > copies / 2
-
-
-@pytest.mark.parametrize("index", ["completions_by_request", "sqlite_autoindex_completions_1"])
-def test_one_bit_of_an_index_is_said_when_the_store_is_opened(
-    index: str, store_bytes: bytes, tmp_path: Path
-) -> None:
-    """The table has every row, and the index leads to fewer of them."""
-    path = written(tmp_path / "s.db", store_bytes)
-    with sqlite3.connect(path) as db:
-        (size,) = db.execute("PRAGMA page_size").fetchone()
-        (root,) = db.execute(
-            "SELECT rootpage FROM sqlite_master WHERE name = ?", (index,)
-        ).fetchone()
-    db.close()
-    data = bytearray(store_bytes)
-    page = data[(root - 1) * size : root * size]
-    name = re.search(rb"[0-9a-f]{64}|n{64}", page)
-    assert name is not None
-    data[(root - 1) * size + name.start()] ^= 1
-    path = written(path, data)
-    for read_only in (True, False):
-        with raises_naming(StoreCorrupt, path, f"blb store merge {path} --out NEW"):
-            RolloutStore(path, read_only=read_only)
-    assert blb("store", "check", path).exit_code == 2
 
 
 @pytest.mark.parametrize("most", [20, pytest.param(10_000, marks=pytest.mark.slow)])
@@ -175,6 +150,7 @@ def test_a_damaged_index_costs_nothing(tmp_path: Path) -> None:
         again = blb(*command, "--out", path.parent)
         assert (again.exit_code, "Traceback" in again.output) == (2, False)
         assert names(again.output, path, f"blb store merge {path} --out NEW")
+        assert blb("store", "check", path).exit_code == 2
         assert len(requests_of(server)) == paid
         new = tmp_path / "new.db"
         assert blb("store", "merge", path, "--out", new).exit_code == 0

@@ -12,13 +12,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from blackbox_lb.errors import InputError
 from blackbox_lb.extras.batches.plan import Shard
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.store.database import TABLES
 from blackbox_lb.types import Example, Prompt
-from tests.support.commands import blb, options
-from tests.support.errors import raises_naming
+from tests.support.commands import blb, options, refused
+from tests.support.errors import names
 from tests.support.exact import ExactModel, ExactServer
 from tests.support.questions import write_rows
 
@@ -62,11 +61,8 @@ def test_what_names_no_shard_is_refused(text: str) -> None:
     """With the text, and what one looks like; the command ends with exit code 2 before anything is
     opened.
     """
-    with raises_naming(InputError, "I/N", "1", "N"):
-        Shard.parse(text)
-    result = blb("collect", "--reward", "length", "--shard", text)
-    assert result.exit_code == 2
-    assert repr(text) in result.stderr
+    said = refused("collect", "--reward", "length", "--shard", text)
+    assert names(said, repr(text), "I/N", "1", "N")
 
 
 def rows(path: Path) -> dict[str, list[dict[str, Any]]]:
@@ -88,16 +84,16 @@ def test_stores_of_shards_merge_into_that_of_one_machine(
         {"prompt": f"question {n}", "answer": "a", "split": s} for n, s in enumerate(splits)
     ]
     write_rows(data, rows_of_data)
-    names = ["whole", *(f"{n}/6" for n in range(1, 7))]
+    shards = ["whole", *(f"{n}/6" for n in range(1, 7))]
     with ExactServer(ExactModel(12, 6, end=True, prompts=3)) as server:
-        for name in names:
+        for name in shards:
             out = tmp_path / name.replace("/", "of")
             where = options(provider="llamacpp", base_url=server.base_url, data=data, out=out)
             task = options(reward="length", max_tokens=6, samples_per_prompt=2, seed=5)
             shard = () if name == "whole" else ("--shard", name)
             result = blb("collect", *where, *task, *shard, "--quiet")
             assert result.exit_code == 0, result.output
-    parts = [tmp_path / name.replace("/", "of") for name in names[1:]]
+    parts = [tmp_path / name.replace("/", "of") for name in shards[1:]]
     stores = [part / "rollouts.db" for part in parts]
     merged = blb("store", "merge", *stores, "--out", tmp_path / "all.db")
     assert merged.exit_code == 0, merged.output
@@ -105,7 +101,7 @@ def test_stores_of_shards_merge_into_that_of_one_machine(
     sizes = [len(rows(part / "rollouts.db")["completions"]) for part in parts]
     assert sum(sizes) == 14
     assert 0 in sizes
-    for name, part, size in zip(names[1:], parts, sizes, strict=True):
+    for name, part, size in zip(shards[1:], parts, sizes, strict=True):
         if size:
             record = json.loads((part / "run.json").read_text())
             assert record["runs"]["collect"]["settings"]["shard"] == name

@@ -7,7 +7,6 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +21,7 @@ from tests.support.commands import asking, blb, options
 from tests.support.errors import names, raises_naming
 from tests.support.exact import ExactModel, ExactServer
 from tests.support.questions import write_rows
-from tests.unit.store.test_store import SETTINGS, arrays_of, assert_same, completion
+from tests.unit.store.stores import SETTINGS, arrays_of, assert_same, completion
 
 REQUEST = request_hash(SETTINGS)
 
@@ -31,8 +30,9 @@ def filled(path: Path, rows: Sequence[tuple[int, int]]) -> Path:
     """A store with a completion for each (prompt, sample), whose text names it."""
     with RolloutStore(path) as store:
         for prompt, sample in rows:
-            made = replace(
-                completion(f"{prompt}.{sample}", 1 + sample),
+            made = completion(
+                10 * prompt + sample,
+                text=f"{prompt}.{sample}",
                 token_bytes={prompt: bytes([prompt])},
                 generated=sample,
             )
@@ -79,7 +79,7 @@ def test_sources_are_one_store(three: tuple[Path, Path, Path], tmp_path: Path) -
             "0.0",
             "0.1",
         }, "its own first"
-        store.add(SETTINGS, Prompt.user("9"), 0, completion("9.0"))
+        store.add(SETTINGS, Prompt.user("9"), 0, completion(90))
         assert len(store.keys(REQUEST)) == len(keys) + 1
         with raises_naming(StoreError, "own.db", "nothing"):
             list(store.completions(["nothing"]))

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import sqlite3
 import zlib
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -30,49 +27,13 @@ from blackbox_lb.store.parquet import export_store, import_store
 from blackbox_lb.store.rows import Arrays, pack, unpack
 from blackbox_lb.types import Completion, ListedBytes, Message, Prompt
 from tests.support.errors import raises_naming
-
-SETTINGS = {"model": "m", "tokenizer": "t", "sampling": {"temperature": 1.0}}
-HELLO = Prompt.user("hello")
-
-
-def completion(text: str = "hi", tokens: int = 3) -> Completion:
-    """A completion with two alternatives a token."""
-    return Completion(
-        text=text,
-        finish_reason="stop",
-        token_ids=np.arange(tokens, dtype=np.int32),
-        logprobs=-np.arange(tokens, dtype=np.float32),
-        top_ids=np.arange(2 * tokens, dtype=np.int32).reshape(tokens, 2),
-        top_logprobs=-np.arange(2 * tokens, dtype=np.float32).reshape(tokens, 2),
-        prompt_tokens=9,
-        model="m",
-        token_bytes={0: b"a", 1: b"\xff"},
-    )
-
-
-def killed_after(work: Callable[[], object]) -> None:
-    """Work in a process that kills itself right afterwards."""
-    child = os.fork()
-    if not child:
-        try:
-            work()
-        finally:
-            os.kill(os.getpid(), signal.SIGKILL)
-    assert os.waitpid(child, 0)[1] == signal.SIGKILL
-
-
-def arrays_of(completion: Completion) -> Arrays:
-    """All arrays of a completion."""
-    return Arrays(*(getattr(completion, name) for name in Arrays._fields))
-
-
-def assert_same(one: Arrays, other: Arrays) -> None:
-    """The same arrays, bit for bit, with the same ones missing."""
-    for before, after in zip(one, other, strict=True):
-        assert (before is None) == (after is None)
-        if before is not None and after is not None:
-            assert (before.shape, before.dtype) == (after.shape, after.dtype)
-            assert before.tobytes() == after.tobytes()
+from tests.unit.store.stores import (
+    HELLO,
+    SETTINGS,
+    arrays_of,
+    assert_same,
+    completion,
+)
 
 
 @st.composite
@@ -97,7 +58,7 @@ def test_packing_keeps_every_bit(given_: Arrays) -> None:
 
 def test_a_blob_that_is_cut_or_newer_is_refused() -> None:
     """Columns that are missing, columns that nobody knows, and another format."""
-    blob = pack(arrays_of(completion()))
+    blob = pack(arrays_of(completion(4)))
     body = zlib.decompress(blob[10:])
     for damaged in (
         blob[:10] + zlib.compress(body[:-1]),
@@ -110,24 +71,30 @@ def test_a_blob_that_is_cut_or_newer_is_refused() -> None:
         unpack(b"\x04" + blob[1:])
 
 
-def test_a_completion_comes_back_as_it_was(tmp_path: Path) -> None:
-    """Every field survives closing and opening."""
+def test_completions_come_back_as_they_were(tmp_path: Path) -> None:
+    """Every field survives closing and opening, and ``size`` adds up what the provider kept back."""
+    drawn = completion(8, 20)
+    first_of_lists = replace(drawn, token_ids=np.maximum(drawn.top_ids[:, 0], 0))
+    stored = (*map(completion, range(8)), first_of_lists, Completion.empty("content_filter"))
     with RolloutStore(tmp_path / "s.db") as store:
-        key = store.add(SETTINGS, HELLO, 0, completion())
+        keys = [store.add(SETTINGS, HELLO, n, each) for n, each in enumerate(stored)]
     with RolloutStore(tmp_path / "s.db") as store:
-        (back,) = store.completions([key])
-        assert (back.text, back.finish_reason, back.prompt_tokens) == ("hi", "stop", 9)
-        assert (back.model, back.whole) == ("m", True)
-        assert back.top_logprobs.tolist() == completion().top_logprobs.tolist()
-        assert store.token_bytes("t") == {0: b"a", 1: b"\xff"}
-        assert store.keys(request_hash(SETTINGS)) == {key}
-        assert (store.size().completions, store.size().tokens) == (1, 3)
-
-
-def listed(*tokens: int) -> ListedBytes:
-    """The bytes of these tokens, in a list of an answer, as the reader of long lists gives them."""
-    spelled = [f"t{token}".encode() for token in tokens]
-    return ListedBytes(np.array(tokens, np.int32), np.arange(len(tokens), dtype=np.int32), spelled)
+        assert store.keys(request_hash(SETTINGS)) == set(keys)
+        assert store.token_bytes("t") == completion(3).token_bytes
+        for key, before in zip(keys, stored, strict=True):
+            (after,) = store.completions([key])
+            assert_same(arrays_of(after), arrays_of(before))
+            for name in ("text", "finish_reason", "prompt_tokens", "model", "whole", "generated"):
+                assert getattr(after, name) == getattr(before, name)
+        size = store.size()
+    bounded = [each.bounded.sum() for each in stored if each.bounded is not None]
+    outside = [
+        (each.token_ids[:, None] != each.top_ids).all(axis=1).sum()
+        for each in stored
+        if each.n_tokens
+    ]
+    assert (size.completions, size.bounded, size.outside) == (10, sum(bounded), sum(outside))
+    assert size.tokens == sum(len(each.token_ids) for each in stored) > size.outside
 
 
 def test_bytes_are_stored_with_the_first_answer_that_is_stored(tmp_path: Path) -> None:
@@ -138,9 +105,10 @@ def test_bytes_are_stored_with_the_first_answer_that_is_stored(tmp_path: Path) -
     with RolloutStore(tmp_path / "s.db") as store:
 
         def rows(*tokens: int, sample: int) -> dict[str, list[dict[str, Any]]]:
-            return store.rows_of(
-                SETTINGS, HELLO, {sample: replace(completion(), token_bytes=listed(*tokens))}
-            )
+            spelled = [f"t{token}".encode() for token in tokens]
+            ids, places = np.array(tokens, np.int32), np.arange(len(tokens), dtype=np.int32)
+            made = completion(token_bytes=ListedBytes(ids, places, spelled))
+            return store.rows_of(SETTINGS, HELLO, {sample: made})
 
         def shown(found: dict[str, list[dict[str, Any]]]) -> list[int]:
             return [row["id"] for row in found["token_bytes"]]
@@ -149,52 +117,24 @@ def test_bytes_are_stored_with_the_first_answer_that_is_stored(tmp_path: Path) -
         again = rows(3, 5, far, sample=1)
         assert shown(again) == [3, 5, far]
         store.add_answers([again])
-        assert shown(rows(3, 5, 8, sample=2)) == [8]
-        assert shown(rows(5, far, sample=3)) == [far]
-        store.add_answers([rows(5, far, sample=3), rows(8, sample=4)])
+        assert shown(rows(5, far, 8, sample=2)) == [8, far]
+        store.add_answers([rows(5, far, 8, sample=2)])
         assert store.token_bytes("t") == {3: b"t3", 5: b"t5", 8: b"t8", far: f"t{far}".encode()}
-        plain = replace(completion(), token_bytes={5: b"t5", 9: b"t9"})
-        assert shown(store.rows_of({**SETTINGS, "tokenizer": "another"}, HELLO, {0: plain})) == [
-            5,
-            9,
-        ]
-        assert shown(store.rows_of(SETTINGS, HELLO, {5: plain})) == [9]
-
-
-def test_what_the_provider_kept_back_survives_and_is_counted(tmp_path: Path) -> None:
-    """Propensities, bounds, unnamed alternatives and the provider's own token count come back;
-    ``size`` adds up the counts.
-    """
-    plain = completion()
-    rich = replace(
-        plain,
-        propensities=plain.logprobs - np.float32(0.1),
-        bounded=np.array([False, True, False]),
-        top_ids=np.array([[0, -2], [5, 6], [2, -1]], dtype=np.int32),
-        generated=7,
-        whole=False,
-    )
-    stored = (plain, rich, Completion.empty("content_filter"))
-    with RolloutStore(tmp_path / "s.db") as store:
-        keys = [store.add(SETTINGS, HELLO, n, each) for n, each in enumerate(stored)]
-    with RolloutStore(tmp_path / "s.db") as store:
-        for key, before in zip(keys, stored, strict=True):
-            (after,) = store.completions([key])
-            assert_same(arrays_of(after), arrays_of(before))
-            assert (after.generated, after.whole) == (before.generated, before.whole)
-            assert after.n_tokens == before.n_tokens
-        size = store.size()
-        assert (size.completions, size.tokens, size.bounded, size.outside) == (3, 6, 1, 3)
+        plain = completion(token_bytes={5: b"t5", 9: b"t9"})
+        other = store.rows_of({**SETTINGS, "tokenizer": "another"}, HELLO, {0: plain})
+        assert (shown(other), shown(store.rows_of(SETTINGS, HELLO, {5: plain}))) == ([5, 9], [9])
 
 
 def test_the_first_answer_to_a_key_stays(tmp_path: Path) -> None:
     """A second answer to the same question changes nothing, so no estimate moves under a running
-    fit.
+    fit. Asking for what is not there is an error, not an empty answer.
     """
     with RolloutStore(tmp_path / "s.db") as store:
-        key = store.add(SETTINGS, HELLO, 0, completion("first"))
-        assert store.add(SETTINGS, HELLO, 0, completion("second")) == key
+        key = store.add(SETTINGS, HELLO, 0, completion(text="first"))
+        assert store.add(SETTINGS, HELLO, 0, completion(text="second")) == key
         assert next(store.completions([key])).text == "first"
+        with raises_naming(StoreError, "abc"):
+            list(store.completions(["abc"]))
 
 
 def test_keys_tell_everything_apart() -> None:
@@ -209,15 +149,6 @@ def test_keys_tell_everything_apart() -> None:
         rollout_key(request_hash(SETTINGS), prompt_hash(HELLO), 1),
     }
     assert len(others | {base}) == 4
-
-
-def test_a_missing_completion_is_named(tmp_path: Path) -> None:
-    """Asking for what is not there is an error, not an empty answer."""
-    with (
-        RolloutStore(tmp_path / "s.db") as store,
-        raises_naming(StoreError, "abc"),
-    ):
-        list(store.completions(["abc"]))
 
 
 def test_foreign_and_newer_files_are_refused_and_left_alone(tmp_path: Path) -> None:
@@ -240,20 +171,6 @@ def test_foreign_and_newer_files_are_refused_and_left_alone(tmp_path: Path) -> N
         with raises_naming(error, path, *facts):
             RolloutStore(path)
     assert [path.read_bytes() for path in (foreign, newer, text)] == before
-
-
-def test_what_add_returned_for_survives_sigkill(tmp_path: Path) -> None:
-    """A process that kills itself right after ``add`` leaves the completion behind."""
-    path = tmp_path / "s.db"
-
-    def work() -> None:
-        store = RolloutStore(path)
-        for sample in range(5):
-            store.add(SETTINGS, HELLO, sample, completion())
-
-    killed_after(work)
-    with RolloutStore(path) as store:
-        assert store.size().completions == 5
 
 
 def test_a_store_that_cannot_be_opened_for_lack_of_files(

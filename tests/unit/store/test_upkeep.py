@@ -10,78 +10,18 @@ import sqlite3
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pytest
 
 from blackbox_lb.errors import InputError, StoreError
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.store.database import TABLES
-from blackbox_lb.store.parquet import export_store, import_store
 from blackbox_lb.store.rows import check_row
 from blackbox_lb.store.upkeep import check, merge
-from blackbox_lb.types import Completion, Prompt
+from blackbox_lb.types import Prompt
 from tests.support.commands import blb
 from tests.support.errors import raises_naming
-from tests.unit.store.test_store import killed_after
-
-SETTINGS = {"model": "m", "tokenizer": "t"}
-Rows = dict[tuple[str, Any], dict[str, Any]]
-
-
-def completion(seed: int, tokens: int | None = None) -> Completion:
-    """Any completion: of no token up to some pages of them, with and without the optional
-    columns.
-    """
-    draw = np.random.default_rng(seed)
-    t = int(draw.integers(0, 60)) if tokens is None else tokens
-    k = 0 if seed % 7 == 3 else 5
-    return Completion(
-        text=f"text {seed} \N{SNOWMAN}" * (seed % 5),
-        finish_reason="length" if seed % 2 else "stop",
-        token_ids=draw.integers(0, 2**17, t, dtype=np.int32),
-        logprobs=-draw.random(t, dtype=np.float32),
-        top_ids=draw.integers(-2, 2**17, (t, k), dtype=np.int32),
-        top_logprobs=np.where(draw.random((t, k)) < 0.1, -np.inf, -draw.random((t, k))).astype(
-            np.float32
-        ),
-        prompt_tokens=seed,
-        model="m",
-        whole=seed % 3 > 0,
-        token_bytes={token: bytes([token, 255]) for token in range(seed % 4)},
-        propensities=-draw.random(t, dtype=np.float32) if seed % 2 else None,
-        bounded=draw.random(t) < 0.5 if seed % 3 == 0 else None,
-        generated=t + 1 if seed % 2 else None,
-        fingerprint=f"fp_{seed % 2}",
-    )
-
-
-def make(path: Path, samples: int = 40, start: int = 0) -> Path:
-    """A store with something in each table."""
-    with RolloutStore(path) as store:
-        for seed in range(start, start + samples):
-            settings = {**SETTINGS, "bias": [[seed % 2, 1.0]]}
-            store.add(
-                settings,
-                Prompt.user(f"prompt {seed % 11} " * (seed % 5 * 40 + 1)),
-                seed,
-                completion(seed),
-            )
-        store.add_rewards(
-            {f"{seed:064x}": f"{seed}.5" for seed in range(start, start + samples // 4)}
-        )
-    return path
-
-
-def rows(path: Path) -> Rows:
-    """Every row of a store by table and key."""
-    with RolloutStore(path, read_only=True) as store:
-        return {
-            (table, tuple(row.values())[: 2 if table == "token_bytes" else 1]): row
-            for table in TABLES
-            for row in store.rows(table)
-        }
+from tests.unit.store.stores import SETTINGS, Rows, completion, killed_after, make, rows
 
 
 @pytest.fixture(scope="module")
@@ -136,13 +76,6 @@ def saved(damaged: Path, before: Rows, tmp: Path) -> Rows:
     return after
 
 
-def test_a_whole_store_is_sound(whole: Path) -> None:
-    """Nothing is wrong."""
-    found = check(whole)
-    assert found.sound, found.problems
-    assert found.rows["completions"] == 40
-
-
 def flipped(data: bytearray, draw: random.Random) -> None:
     """Change one to eight bytes."""
     for _ in range(draw.choice((1, 1, 2, 8))):
@@ -193,7 +126,7 @@ def test_the_share_of_rows_that_a_merge_saves(
 
 
 def test_a_log_that_was_never_written_back_is_merged(tmp_path: Path) -> None:
-    """After SIGKILL all rows are in the -wal, and come from there."""
+    """After SIGKILL all that ``add`` returned for is in the -wal, and comes from there."""
     path = tmp_path / "s.db"
 
     def work() -> None:
@@ -204,6 +137,8 @@ def test_a_log_that_was_never_written_back_is_merged(tmp_path: Path) -> None:
     killed_after(work)
     assert merge([path], tmp_path / "new.db").added["completions"] == 12
     assert check(tmp_path / "new.db").sound
+    with RolloutStore(path) as store:
+        assert store.size().completions == 12
 
 
 def test_a_damaged_row_is_named_and_its_neighbours_are_merged(whole: Path, tmp_path: Path) -> None:
@@ -281,97 +216,3 @@ def test_merging_takes_each_response_once(tmp_path: Path) -> None:
     assert check(target).sound
     with raises_naming(InputError, "all.db", "``out``"):
         merge([one, target], target)
-
-
-def test_parquet_there_and_back(whole: Path, tmp_path: Path) -> None:
-    """An export imported into a new store gives the same keys and the same bits, all tables; a
-    second import adds nothing.
-    """
-    out = export_store(whole, tmp_path / "out")
-    assert out["completions"] == 40
-    import_store(tmp_path / "out", tmp_path / "back.db")
-    assert rows(tmp_path / "back.db") == rows(whole)
-    again = import_store(tmp_path / "out", tmp_path / "back.db")
-    assert (again.added.total(), again.same["completions"]) == (0, 40)
-    with raises_naming(StoreError, "out", "Parquet"):
-        export_store(whole, tmp_path / "out")
-
-
-def test_datasets_reads_an_export(whole: Path, tmp_path: Path) -> None:
-    """``datasets`` sees lists of ids and logprobs and nested lists of alternatives, as the store
-    has them.
-    """
-    datasets = pytest.importorskip("datasets")
-    export_store(whole, tmp_path / "out")
-    file = str(tmp_path / "out" / "completions.parquet")
-    table = datasets.load_dataset(
-        "parquet", data_files=file, split="train", cache_dir=str(tmp_path / "cache")
-    )
-    assert table.column_names[:4] == ["key", "request_hash", "prompt_hash", "sample"]
-    with RolloutStore(whole, read_only=True) as store:
-        for row in table:
-            (there,) = store.completions([row["key"]])
-            assert row["text"] == there.text
-            assert row["token_ids"] == there.token_ids.tolist()
-            assert row["top_ids"] == there.top_ids.tolist()
-            assert np.array_equal(
-                np.array(row["top_logprobs"], np.float32).reshape(there.top_logprobs.shape),
-                there.top_logprobs,
-            )
-            assert row["messages"][0]["role"] == "user"
-
-
-def test_an_export_with_rows_left_out_and_columns_added(whole: Path, tmp_path: Path) -> None:
-    """Half the rows and a column more can be imported, one file alone under any name; added columns
-    are told.
-    """
-    import pyarrow.parquet as pq
-
-    export_store(whole, tmp_path / "out")
-    table = pq.read_table(tmp_path / "out" / "completions.parquet")
-    mine = table.slice(0, 20).append_column("mine", table.slice(0, 20)["key"])
-    pq.write_table(mine, tmp_path / "half.parquet")
-    done = blb("store", "import", tmp_path / "half.parquet", tmp_path / "back.db")
-    assert done.exit_code == 0, done.output
-    assert "columns of no use here: mine" in done.stdout
-    back = rows(tmp_path / "back.db")
-    assert sum(table == "completions" for table, _ in back) == 20
-    assert all(rows(whole)[name] == row for name, row in back.items())
-
-
-def test_a_changed_export_is_refused(whole: Path, tmp_path: Path) -> None:
-    """Another key, prompt, settings or shape, a missing column, a cut file: each an error with the
-    row or the column.
-    """
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    export_store(whole, tmp_path / "out")
-    file = tmp_path / "out" / "completions.parquet"
-    table, n = pq.read_table(file), 40
-
-    def changed(name: str, value: Any) -> pa.Table:
-        field = table.schema.field(name)
-        return table.set_column(
-            table.column_names.index(name), field, pa.array([value] * n, field.type)
-        )
-
-    bad = {
-        "key": changed("key", "0" * 64),
-        "its key is .*, its contents give": changed(
-            "messages", [{"role": "user", "content": "other"}]
-        ),
-        "its (key|request_hash) is": changed("settings", "{}"),
-        "has not": changed("alternatives", 9),
-        "is missing": changed("token_ids", None),
-        "lacks the columns token_ids": table.drop_columns(["token_ids"]),
-    }
-    for words, each in bad.items():
-        pq.write_table(each, tmp_path / "out" / "completions.parquet")
-        with pytest.raises(InputError, match=words):
-            import_store(tmp_path / "out", tmp_path / "back.db")
-    file.write_bytes(b"PAR1" + bytes(200))
-    with raises_naming(InputError, "completions.parquet"):
-        import_store(file, tmp_path / "back.db")
-    with raises_naming(InputError, "completions.parquet"):
-        import_store(tmp_path / "nowhere", tmp_path / "back.db")

@@ -16,7 +16,7 @@ from blackbox_lb.errors import StoreError
 from blackbox_lb.store import RolloutStore, Writer, prompt_hash, request_hash, rollout_key
 from blackbox_lb.store.rows import unpack
 from blackbox_lb.types import Prompt
-from tests.unit.store.test_store import SETTINGS, completion
+from tests.unit.store.stores import SETTINGS, completion
 
 Rows = Mapping[str, Sequence[Mapping[str, Any]]]
 
