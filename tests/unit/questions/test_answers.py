@@ -115,7 +115,7 @@ def of_team(**probabilities: Any) -> dict[str, Any]:
         {"answers": {"team": {"type": "choice"}}},
         {"answers": {"team": {"type": "choice", "probabilities": [0.5, 0.5]}}},
         {"answers": []},
-        {"answers": [{"type": "choice", "name": "tone", "probabilities": []}]},
+        {"answers": [{"type": "choice", "name": "tone", "probabilities": [{"value": "repair", "probability": 0.5}, {"value": "rent", "probability": 0.5}]}]},
         {"answers": [{"type": "choice", "name": "team", "probabilities": {"repair": 1}}]},
         {"answers": [{"type": "choice", "name": "team", "probabilities": [{"value": "repair", "probability": 1}]}]},
         {"answers": ANSWERS, "usage": {"input_tokens": -1}},

@@ -277,9 +277,7 @@ def test_a_users_function_must_return_a_number(
     ("text", "facts"),
     [
         ("def g(e, c): ...\n", ("own_reward_for_test.py", "'f'", "'g'")),
-        ("f = 3\n", ("3", "(example, completion)")),
         ("def f(text): ...\n", ("(text)", "(example, completion)")),
-        ("async def f(e, c): ...\n", ("asynchronous",)),
         ("import own_reward_missing_part\n", ("'own_reward_missing_part'",)),
         ("raise SystemExit(1)\n", ("SystemExit",)),
     ],

@@ -69,7 +69,10 @@ BY_PATHS: dict[str, Any] = {
     "prompt_column": "question.stem",
     "answer_column": "question.choices.0.label",
 }
-BY_TEMPLATE: dict[str, Any] = {"prompt_template": "{instruction} {input:>5}", "answer_column": "output"}
+BY_TEMPLATE: dict[str, Any] = {
+    "prompt_template": "{instruction} {input:>5}",
+    "answer_column": "output",
+}
 
 
 def prompting(answer: object) -> dict[str, Any]:

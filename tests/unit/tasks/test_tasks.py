@@ -336,45 +336,21 @@ COUNTRIES, STATES = by_country(CAPITALS), by_country(CONTINENTS)
 
 
 def test_the_built_in_tasks_have_their_sizes() -> None:
-    """No country twice, and every label in every split."""
+    """No country twice, and every label in every split. Questions, answers and splits are those
+    whose results are published, to the letter.
+    """
     assert [len(split) for split in splits_of(CAPITALS)] == [80, 24, 73]
     assert (CAPITALS.name, CAPITALS.correct, CAPITALS.max_tokens) == ("capitals", "contains", 48)
     assert [len(split) for split in splits_of(CONTINENTS)] == [80, 24, 79]
     assert (CONTINENTS.name, CONTINENTS.max_tokens) == ("continents", 4)
     for task, size in ((CAPITALS, 177), (CONTINENTS, 183)):
         assert len(set().union(*prompts_of(task))) == size
+    assert CAPITALS.data_hash.startswith("d0fcd616d9a1d831f50ea42fb27628ed")
+    assert CONTINENTS.data_hash.startswith("239837a3c5d3f7093215e4666078802c")
     counts = {"Africa": 51, "America": 35, "Asia": 40, "Europe": 43, "Oceania": 14}
     assert Counter(answer for answers in STATES.values() for answer in answers) == counts
     for split in splits_of(CONTINENTS):
         assert {answer for example in split for answer in example.answers} == set(counts)
-
-
-@pytest.mark.parametrize(
-    ("country", "capitals"),
-    [
-        ("the Netherlands", ("Amsterdam",)),
-        ("the United States", ("Washington, D.C.", "Washington")),
-        ("Ukraine", ("Kyiv", "Kiev")),
-        ("Burundi", ("Gitega",)),
-        ("Indonesia", ("Jakarta", "Djakarta")),
-        ("Bolivia", ("Sucre", "La Paz")),
-        ("South Africa", ("Pretoria", "Cape Town", "Bloemfontein")),
-        ("Australia", ("Canberra",)),
-        ("Turkey", ("Ankara",)),
-        ("Brazil", ("Brasília",)),
-        ("the Democratic Republic of the Congo", ("Kinshasa",)),
-    ],
-)
-def test_a_country_has_its_capital(country: str, capitals: tuple[str, ...]) -> None:
-    """Those that are often got wrong, with the article that the language asks for."""
-    question = f"What is the capital of {country}?"
-    [answers] = [
-        example.answers
-        for split in splits_of(CAPITALS)
-        for example in split
-        if example.prompt.text == question
-    ]
-    assert answers == capitals
 
 
 def test_what_has_no_certain_answer_is_not_asked() -> None:
@@ -390,21 +366,6 @@ def test_what_has_no_certain_answer_is_not_asked() -> None:
     assert not two & STATES.keys()
     assert len(two | STATES.keys()) == 193 + 2
     assert COUNTRIES.keys() - STATES.keys() <= two
-
-
-@pytest.mark.parametrize(
-    ("continent", "states"),
-    [
-        ("Africa", ["Algeria", "Equatorial Guinea", "Madagascar", "Mauritania"]),
-        ("America", ["Canada", "Dominica", "Guyana", "Trinidad and Tobago"]),
-        ("Asia", ["Iran", "Maldives", "Uzbekistan", "Yemen"]),
-        ("Europe", ["Iceland", "Malta", "Ukraine"]),
-        ("Oceania", ["Kiribati", "Palau", "Papua New Guinea"]),
-    ],
-)
-def test_a_state_is_in_its_continent(continent: str, states: list[str]) -> None:
-    """Those that are easily confused."""
-    assert {STATES[state] for state in states} == {(continent,)}
 
 
 @pytest.mark.parametrize("text", ["Asia", "asia.", " **Asia**", "Asia, Africa"])
