@@ -504,6 +504,9 @@ def test_what_holds_no_number_is_paid_once(
         f"training: 1 of 1 answers of {reward.name} hold no number and count as -1"
     ]
     assert len(scorer.seen) == 1
+    scorer.answer = lambda _number, _body: Reply(200, reply)
+    assert fetch(reward, tmp_path / "s.db", texts(2), notices) == 1
+    assert "1 of 1 answers" in notices.said[-1]
 
 
 DOCUMENTED = r"Score:\s*(-?[0-9.]+)"
