@@ -330,7 +330,7 @@ def called(**changes: Any) -> dict[str, Any]:
         (ASKED, BOTH, RESULT, ASKED),
         (ASKED, CALLED),
         # Both have the form of OpenAI's chat API.
-        (ASKED, {**CALLED, "tool_calls": [CALL_1, CALL_1]}, RESULT),
+        (ASKED, {**CALLED, "tool_calls": [CALL_1, CALL_1]}, RESULT, RESULT),
         (ASKED, {**CALLED, "tool_calls": {"id": "c1"}}, RESULT),
         (ASKED, {**CALLED, "tool_calls": ["weather"]}, RESULT),
         (ASKED, called(id=""), RESULT),
