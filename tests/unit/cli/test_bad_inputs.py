@@ -153,7 +153,7 @@ def collecting(*more: str, reward: str = "exact-match") -> tuple[str, ...]:
 
 def task_cases() -> Iterator[Case]:
     """Files that no prompt can be taken from; wrong rows are those of
-    ``tests/unit/tasks/test_tasks.py``.
+    ``tests/unit/tasks/test_rows.py``.
     """
     for name, content in LINES.items():
         yield Case(f"jsonl {name}", collecting("--data", "d.jsonl"), {"d.jsonl": content})

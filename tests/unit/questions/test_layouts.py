@@ -21,7 +21,6 @@ TEAM = of(
 )
 BARE = of({"type": "choice", "criteria": {"repair": None, "rent": None}})
 NOUL = of({"type": "noul", "instructions": "Danger?", "criteria": {"true": "someone is inside"}})
-PLAIN_NOUL = of({"type": "noul", "instructions": "Danger?"})
 MOOD = of(
     {"type": "score", "instructions": "How annoyed?", "criteria": ["calm", "cross", "furious"]}
 )
@@ -29,41 +28,26 @@ STRUCTURED = of({"type": "noul", "instructions": {"ask": "é?"}, "criteria": {"f
 
 
 @pytest.mark.parametrize(
-    ("layout", "question", "state", "text"),
+    ("layout", "question", "state", "text", "spellings"),
     [
-        ("letters", TEAM, "The lift is stuck", "The lift is stuck\n\nQuestion: Which team?\nA: repair - lifts\nB: rent\nAnswer with the letter of one option only."),
-        ("letters", BARE, "s", "s\n\nA: repair\nB: rent\nAnswer with the letter of one option only."),
-        ("letters", BARE, {"text": "Störung", "n": [1, 2]}, '{"text": "Störung", "n": [1, 2]}\n\nA: repair\nB: rent\nAnswer with the letter of one option only.'),
-        ("letters", NOUL, "s", "s\n\nQuestion: Danger?\nyes: someone is inside\nno\nAnswer with yes or no only."),
-        ("letters", PLAIN_NOUL, "s", "s\n\nQuestion: Danger?\nyes\nno\nAnswer with yes or no only."),
-        ("letters", STRUCTURED, "s", "s\n\nQuestion: {'ask': 'é?'}\nyes\nno: ['no', 1]\nAnswer with yes or no only."),
-        ("letters", MOOD, "s", "s\n\nQuestion: How annoyed?\n0: calm\n1: cross\n2: furious\nAnswer with the number of one level only."),
-        ("words", TEAM, "s", "Which team: repair or rent? Answer with one word.\n\nrepair: lifts\n\nText: s\n\nAnswer:"),
-        ("words", NOUL, "s", "Danger: yes or no? Answer with one word.\n\nyes: someone is inside\n\nText: s\n\nAnswer:"),
-        ("words", MOOD, "s", "How annoyed: calm, cross or furious? Answer with one word.\n\nText: s\n\nAnswer:"),
+        ("letters", TEAM, "The lift is stuck", "The lift is stuck\n\nQuestion: Which team?\nA: repair - lifts\nB: rent\nAnswer with the letter of one option only.", (("A", " A"), ("B", " B"))),
+        ("letters", BARE, {"text": "Störung", "n": [1, 2]}, '{"text": "Störung", "n": [1, 2]}\n\nA: repair\nB: rent\nAnswer with the letter of one option only.', (("A", " A"), ("B", " B"))),
+        ("letters", NOUL, "s", "s\n\nQuestion: Danger?\nyes: someone is inside\nno\nAnswer with yes or no only.", (("yes", " yes"), ("no", " no"))),
+        ("letters", STRUCTURED, "s", "s\n\nQuestion: {'ask': 'é?'}\nyes\nno: ['no', 1]\nAnswer with yes or no only.", (("yes", " yes"), ("no", " no"))),
+        ("letters", MOOD, "s", "s\n\nQuestion: How annoyed?\n0: calm\n1: cross\n2: furious\nAnswer with the number of one level only.", (("0", " 0"), ("1", " 1"), ("2", " 2"))),
+        ("words", TEAM, "s", "Which team: repair or rent? Answer with one word.\n\nrepair: lifts\n\nText: s\n\nAnswer:", (("repair", " repair", "Repair", " Repair"), ("rent", " rent", "Rent", " Rent"))),
+        ("words", NOUL, "s", "Danger: yes or no? Answer with one word.\n\nyes: someone is inside\n\nText: s\n\nAnswer:", (("yes", " yes", "Yes", " Yes"), ("no", " no", "No", " No"))),
+        ("words", MOOD, "s", "How annoyed: calm, cross or furious? Answer with one word.\n\nText: s\n\nAnswer:", None),
     ],
 )  # fmt: skip
-def test_the_text_of_a_question(layout: Layout, question: Question, state: Any, text: str) -> None:
-    """One user message, to the byte."""
-    (message,) = laid_out(layout, state, question).prompt.messages
-    assert (message.role, message.content) == ("user", text)
-
-
-@pytest.mark.parametrize(
-    ("layout", "question", "spellings"),
-    [
-        ("letters", TEAM, (("A", " A"), ("B", " B"))),
-        ("letters", NOUL, (("yes", " yes"), ("no", " no"))),
-        ("letters", MOOD, (("0", " 0"), ("1", " 1"), ("2", " 2"))),
-        ("words", TEAM, (("repair", " repair", "Repair", " Repair"), ("rent", " rent", "Rent", " Rent"))),
-        ("words", NOUL, (("yes", " yes", "Yes", " Yes"), ("no", " no", "No", " No"))),
-    ],
-)  # fmt: skip
-def test_the_spellings_of_the_options(
-    layout: Layout, question: Question, spellings: tuple[tuple[str, ...], ...]
+def test_the_text_of_a_question(
+    layout: Layout, question: Question, state: Any, text: str, spellings: Any
 ) -> None:
-    """With and without a blank before them."""
-    assert laid_out(layout, "s", question).spellings == spellings
+    """One user message, to the byte; options are spelled with and without a blank before them."""
+    out = laid_out(layout, state, question)
+    [message] = out.prompt.messages
+    assert (message.role, message.content) == ("user", text)
+    assert spellings is None or out.spellings == spellings
 
 
 def test_reversed_options_keep_the_question_s_order_of_spellings() -> None:

@@ -16,6 +16,7 @@ from blackbox_lb.questions.question import (
     question_of_labels,
     read_questions,
 )
+from tests.support.errors import raises_naming
 
 TEAM = {
     "type": "choice",
@@ -33,36 +34,23 @@ def of_json(raw: object) -> Question:
     return question
 
 
-def test_a_map_of_questions_is_read() -> None:
-    """Each has its kind, its instructions and its options in order."""
-    team, urgent, mood = parse_questions(FILE, "team.json")
+def test_a_map_of_questions_is_read(tmp_path: Path) -> None:
+    """Each has its kind, its instructions and its options in order. An object that holds the map,
+    and a whole request, give the same questions; one alone is called "answer".
+    """
+    questions = parse_questions(FILE, "team.json")
+    team, urgent, mood = questions
     assert (team.id, team.kind, team.names) == ("team", "choice", ("repair", "rent"))
-    assert team.options == (
-        AnswerOption(name="repair", description="lifts"),
-        AnswerOption(name="rent"),
-    )
-    assert urgent.options == (
-        AnswerOption(name="true", description="today"),
-        AnswerOption(name="false"),
-    )
+    lifts, rent = AnswerOption(name="repair", description="lifts"), AnswerOption(name="rent")
+    assert team.options == (lifts, rent)
+    now, later = AnswerOption(name="true", description="today"), AnswerOption(name="false")
+    assert urgent.options == (now, later)
     assert mood.names == ("0", "1", "2")
-    assert [question.as_json() for question in (team, urgent, mood)] == list(FILE.values())
-
-
-@pytest.mark.parametrize(
-    "raw",
-    [FILE, {"questions": FILE}, {"model": "m", "state": "s", "questions": FILE}],
-    ids=["map", "under questions", "request"],
-)
-def test_the_forms_of_a_file_are_one(tmp_path: Path, raw: object) -> None:
-    """A map, an object that holds it, and a whole request give the same questions."""
+    assert [question.as_json() for question in questions] == list(FILE.values())
     path = tmp_path / "team.json"
-    path.write_text(json.dumps(raw))
-    assert read_questions(path) == parse_questions(FILE, "team.json")
-
-
-def test_a_single_question_has_an_id() -> None:
-    """A question object alone is named "answer", in OpenAI's form too; a map may have that id."""
+    for raw in (FILE, {"questions": FILE}, {"model": "m", "state": "s", "questions": FILE}):
+        path.write_text(json.dumps(raw))
+        assert read_questions(path) == questions
     assert of_json(TEAM).id == "answer"
     assert of_json([{"type": "predicate", "instructions": "Refund?"}]).id == "answer"
     assert of_json({"questions": TEAM}).id == "questions"
@@ -86,32 +74,29 @@ def test_openai_s_form_is_read() -> None:
 
 
 def test_the_fingerprint_is_of_what_the_model_reads() -> None:
-    """The id is not in it; the text, the order of options and true beside "true" are."""
-    team = of_json({"a": TEAM})
-    assert team.fingerprint == of_json({"b": TEAM}).fingerprint
+    """The id is not in it; the text, the order of options and of keys in a structured text, and
+    true beside "true" are.
+    """
+    assert of_json({"a": TEAM}).fingerprint == of_json({"b": TEAM}).fingerprint
+    structured = {
+        "type": "noul",
+        "instructions": {"b": 1, "a": ["é"]},
+        "criteria": {"false": [1.5]},
+    }
+    assert of_json(structured).as_json() == structured
     different = [
+        TEAM,
         TEAM | {"instructions": "Which team"},
         TEAM | {"criteria": {"rent": None, "repair": "lifts"}},
         TEAM | {"criteria": {"repair": "lift", "rent": None}},
+        structured,
+        structured | {"instructions": {"a": ["é"], "b": 1}},
+        [{"type": "choice", "instructions": "?", "choices": [{"value": "true"}, {"value": "b"}]}],
+        [{"type": "choice", "instructions": "?", "choices": [{"value": True}, {"value": "b"}]}],
     ]
-    fingerprints = {of_json(raw).fingerprint for raw in different} | {team.fingerprint}
-    assert len(fingerprints) == 4
-    literal = AnswerOption(name="true", is_boolean=True)
-    options = (AnswerOption(name="true"), AnswerOption(name="b"))
-    text = Question(id="q", kind="choice", options=options)
-    assert text.fingerprint != text.replacing(options=(literal, options[1])).fingerprint
-    assert len(team.fingerprint) == 64
-
-
-def test_structured_texts_are_kept() -> None:
-    """Instructions and descriptions may be objects and lists; their order of keys is part of the
-    question.
-    """
-    raw = {"type": "noul", "instructions": {"b": 1, "a": ["é"]}, "criteria": {"false": [1.5]}}
-    question = of_json(raw)
-    assert question.as_json() == raw
-    swapped = raw | {"instructions": {"a": ["é"], "b": 1}}
-    assert of_json(swapped).fingerprint != question.fingerprint
+    fingerprints = {of_json(raw).fingerprint for raw in different}
+    assert len(fingerprints) == len(different)
+    assert {len(fingerprint) for fingerprint in fingerprints} == {64}
 
 
 @pytest.mark.parametrize(
@@ -126,33 +111,23 @@ def test_structured_texts_are_kept() -> None:
         (MOOD, "Cross", 1),
         (MOOD | {"criteria": ["1", "2", "3"]}, "2", 1),
         ({"type": "choice", "criteria": {"A": None, "B": None}}, "b", 1),
+        (TEAM, "sales", "'repair'"),
+        (TEAM, "", "'rent'"),
+        (URGENT, "maybe", "'true'"),
+        (MOOD, "3", "'furious'"),
+        (MOOD | {"criteria": ["1", "2"]}, "0", "'1'"),
     ],
 )
-def test_an_answer_names_an_option(raw: dict[str, Any], answer: str, place: int) -> None:
-    """By its name or its level's text, whatever the case; levels that are numbers go by text."""
-    assert of_json(raw).place_of(answer) == place
-
-
-@pytest.mark.parametrize(
-    ("raw", "answer"),
-    [
-        (TEAM, "sales"),
-        (URGENT, "maybe"),
-        (MOOD, "3"),
-        (MOOD | {"criteria": ["1", "2"]}, "0"),
-        (TEAM, ""),
-    ],
-)
-def test_an_answer_that_names_none_is_refused(raw: dict[str, Any], answer: str) -> None:
-    """The sentence lists the options."""
+def test_an_answer_names_an_option(raw: dict[str, Any], answer: str, place: int | str) -> None:
+    """By its name or its level's text, whatever the case; levels that are numbers go by text. One
+    that names none is refused with the options.
+    """
     question = of_json(raw)
-    with pytest.raises(InputError) as caught:
+    if isinstance(place, int):
+        assert question.place_of(answer) == place
+        return
+    with raises_naming(InputError, "answer", place):
         question.place_of(answer)
-    assert "answer" in str(caught.value)
-    listed = question.names
-    if question.kind == "score":
-        listed = tuple(option.level_text for option in question.options)
-    assert all(repr(name) in str(caught.value) for name in listed)
 
 
 @pytest.mark.parametrize(
@@ -160,18 +135,14 @@ def test_an_answer_that_names_none_is_refused(raw: dict[str, Any], answer: str) 
     [
         ({}, ""),
         ([], ""),
-        ("text", ""),
-        (None, ""),
         ({"team": []}, "team"),
         ({"team": {"criteria": {"a": None}}}, "team.type"),
         ({"team": TEAM | {"type": "box"}}, "team.type"),
-        ({"team": TEAM | {"type": 3}}, "team.type"),
         ({"team": TEAM | {"weight": 3}}, "team.weight"),
         ({"team": {"type": "choice"}}, "team.criteria"),
         ({"team": TEAM | {"criteria": {}}}, "team.criteria"),
         ({"team": TEAM | {"criteria": ["a", "b"]}}, "team.criteria"),
         ({"team": TEAM | {"criteria": {"a": None}}}, "team"),
-        ({"team": TEAM | {"criteria": {"a": None, "A ": None}}}, "team"),
         ({"team": TEAM | {"criteria": {"a": 1, "b": 2}}}, "team.criteria.a"),
         ({"team": TEAM | {"criteria": {"": None, "b": None}}}, "team.criteria"),
         ({"team": TEAM | {"instructions": True}}, "team.instructions"),
@@ -185,7 +156,6 @@ def test_an_answer_that_names_none_is_refused(raw: dict[str, Any], answer: str) 
         ({"": TEAM}, ""),
         ({"questions": FILE, "temperature": 1}, ""),
         ([{"type": "predicate"}], "[0].instructions"),
-        ([{"type": "predicate", "instructions": ""}], "[0].instructions"),
         ([{"type": "noul", "instructions": "?"}], "[0].type"),
         ([{"type": "choice", "instructions": "?", "choices": []}], "[0].choices"),
         ([{"type": "choice", "instructions": "?", "choices": [{"value": 3}, {"value": "a"}]}], "[0].choices[0].value"),
@@ -203,25 +173,14 @@ def test_bad_questions_are_refused(raw: object, place: str) -> None:
     assert "\n" not in message
 
 
-@pytest.mark.parametrize(
-    "content",
-    [
-        b"",
-        b"{",
-        b'{"a": NaN}',
-        b'{"a": 1, "a": 2}',
-        b'{"type": "choice", "criteria": {"a": 1e999}}',
-    ],
-)
-def test_a_file_that_is_no_json_is_refused(tmp_path: Path, content: bytes) -> None:
+@pytest.mark.parametrize("content", ["", '{"a": NaN}', '{"a": 1, "a": 2}', '{"a": 1e999}', None])
+def test_a_file_that_is_no_json_is_refused(tmp_path: Path, content: str | None) -> None:
     """NaN, a number beyond a double and a key that stands twice are no JSON here."""
     path = tmp_path / "team.json"
-    path.write_bytes(content)
-    with pytest.raises(InputError) as caught:
+    if content is not None:
+        path.write_text(content)
+    with raises_naming(InputError, path):
         read_questions(path)
-    assert str(path) in str(caught.value)
-    with pytest.raises(InputError):
-        read_questions(tmp_path / "missing.json")
 
 
 def test_labels_make_a_choice() -> None:

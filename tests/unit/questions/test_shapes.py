@@ -24,6 +24,7 @@ from blackbox_lb.questions.serving import (
     fault_body,
     parse_request,
 )
+from tests.support.errors import raises_naming
 
 RECORDED: list[dict[str, Any]] = json.loads(
     Path(__file__).with_name("recorded.json").read_text(encoding="utf-8")
@@ -141,17 +142,8 @@ def test_true_beside_texts_comes_back() -> None:
 )  # fmt: skip
 def test_a_shape_without_a_place_for_it_is_refused(raw: dict[str, Any], shape: Shape) -> None:
     """The question is named, before anything is sent."""
-    with pytest.raises(InputError) as caught:
+    with raises_naming(InputError, "'team'"):
         request_body(shape, "m", "s", parse_questions({"team": raw}, "team.json"))
-    assert "'team'" in str(caught.value)
-
-
-def test_a_level_with_a_description_keeps_it() -> None:
-    """OpenAI's levels have a label and a description."""
-    raw = {"type": "score", "name": "q", "instructions": "?",
-           "levels": [{"label": "calm"}, {"label": "cross", "description": "shouts"}]}  # fmt: skip
-    request = parse_request({"model": "m", "input": "s", "questions": [raw]}, "/v1/decisions")
-    assert request_body("openai", "m", "s", request.questions)["questions"] == [raw]
 
 
 NOUL = {"type": "noul", "instructions": "?"}
@@ -159,27 +151,32 @@ GOOD: dict[str, Any] = {"model": "m", "state": "s", "questions": {"q": NOUL}}
 CHOICE = {"id": "q", "type": "choice", "question": "?", "options": [{"name": "a"}, {"name": "b"}]}
 
 
+FULL = {"questions": {f"q{n}": NOUL for n in range(400)}}
+
+
 @pytest.mark.parametrize(
     ("body", "loc"),
     [
         ([], ()),
         (GOOD | {"model": 3}, ("model",)),
-        ({"model": "m", "questions": {"q": NOUL}}, ("state",)),
         (GOOD | {"state": None}, ("state",)),
         ({"model": "m", "state": "s"}, ("questions",)),
         (GOOD | {"questions": {}}, ("questions",)),
         (GOOD | {"questions": "text"}, ("questions",)),
         (GOOD | {"questions": {"q": {"type": "box", "instructions": "?"}}}, ("questions", "q", "type")),
-        (GOOD | {"questions": {f"q{n}": NOUL for n in range(401)}}, ("questions",)),
+        (GOOD | {"questions": FULL["questions"] | {"more": NOUL}}, ("questions",)),
         (GOOD | {"questions": {"q": {"type": "score", "criteria": ["calm", None]}}}, ("questions", "q", "criteria", 1)),
     ],
 )  # fmt: skip
 def test_bad_requests_of_system_one_get_422(body: Any, loc: tuple[str | int, ...]) -> None:
-    """The place of the fault stands in ``detail``, as FastAPI writes it."""
+    """The place of the fault stands in ``detail``, as FastAPI writes it. 400 questions are within
+    the limit.
+    """
+    assert len(parse_request(GOOD | FULL, "/systemone").questions) == 400
     with pytest.raises(RequestFault) as caught:
         parse_request(body, "/v1/systemone")
     status, answer = fault_body("systemone", caught.value)
-    (detail,) = answer["detail"]
+    [detail] = answer["detail"]
     assert status == 422
     assert tuple(detail["loc"]) == ("body", *loc)
     assert detail["msg"]
@@ -209,12 +206,6 @@ def test_bad_requests_of_lists_get_400(asked: list[Any], param: str) -> None:
     assert answer["error"]["param"].startswith(param)
 
 
-def test_400_questions_are_read() -> None:
-    """The limit itself is within."""
-    body = GOOD | {"questions": {f"q{n}": NOUL for n in range(400)}}
-    assert len(parse_request(body, "/systemone").questions) == 400
-
-
 @pytest.mark.parametrize(
     ("kind", "probabilities", "value"),
     [
@@ -235,40 +226,37 @@ def test_confidence_is_the_published_formula(
     assert confidence(question, probabilities) == pytest.approx(value)
 
 
-def test_a_mended_answer_says_so() -> None:
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_mended_answer_says_so(shape: Shape) -> None:
     """``choice`` is the likeliest mended option; the raw probabilities stand beside, and a refusal
     is one in OpenAI's shape and without preference in the others.
     """
-    question = Question(
-        id="q",
-        kind="choice",
-        instructions="?",
-        options=(AnswerOption(name="a"), AnswerOption(name="b")),
-    )
+    options = (AnswerOption(name="a"), AnswerOption(name="b"))
+    question = Question(id="q", kind="choice", instructions="?", options=options)
     mended = {"q": QuestionAnswer((0.2, 0.8), raw=(0.9, 0.1), mended=True, abstains=True)}
     refused = {"q": QuestionAnswer((0.5, 0.5), refused=True, abstains=True)}
-    for shape in SHAPES:
-        request = parse_request(request_body(shape, "m", "s", [question]), "/v1/decisions")
-        answers = answer_body(request, "m", mended, 1)["answers"]
-        answer = answers[0] if shape == "openai" else answers["q"]
-        assert answer["choice"] == "b"
-        assert answer["x_raw_probabilities"] == {"a": 0.9, "b": 0.1}
-        assert (answer["x_mended"], answer["x_abstain"]) == (True, True)
-        scores = read_answer(answer_body(request, "m", refused, 1), [question], None).scores["q"]
-        assert scores.refused
-        assert scores.logprobs == ()
+    request = parse_request(request_body(shape, "m", "s", [question]), "/v1/decisions")
+    answers = answer_body(request, "m", mended, 1)["answers"]
+    answer = answers[0] if shape == "openai" else answers["q"]
+    assert answer["choice"] == "b"
+    assert answer["x_raw_probabilities"] == {"a": 0.9, "b": 0.1}
+    assert (answer["x_mended"], answer["x_abstain"]) == (True, True)
+    scores = read_answer(answer_body(request, "m", refused, 1), [question], None).scores["q"]
+    assert scores.refused
+    assert scores.logprobs == ()
 
 
 def test_a_question_is_adapted_only_where_it_must_be() -> None:
     """OpenAI's own forms stay, its parts, levels with descriptions and JSON's true among them."""
-    raw = [
+    raw: list[dict[str, Any]] = [
         {"type": "score", "name": "a", "instructions": [{"type": "input_text", "text": "?"}],
          "levels": [{"label": "calm"}, {"label": "cross", "description": "shouts"}]},
         {"type": "choice", "name": "b", "instructions": "?", "choices": [{"value": True}, {"value": "c"}]},
     ]  # fmt: skip
-    for question in parse_questions(raw, "team.json"):
-        assert adapted("openai", question) == question
-    (noul,) = parse_questions({"q": {"type": "noul", "criteria": {"false": "no one"}}}, "team.json")
+    questions = parse_questions(raw, "team.json")
+    assert [adapted("openai", question) for question in questions] == list(questions)
+    assert request_body("openai", "m", "s", questions)["questions"] == raw
+    [noul] = parse_questions({"q": {"type": "noul", "criteria": {"false": "no one"}}}, "team.json")
     assert adapted("systemone", noul) == noul
     changed = adapted("openai", noul)
     assert changed.instructions == "Choose what fits.\nNo: no one"

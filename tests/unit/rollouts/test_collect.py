@@ -9,12 +9,14 @@ import json
 import os
 import re
 import signal
+import sqlite3
 import subprocess
 import sys
 import threading
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -25,21 +27,10 @@ from blackbox_lb.api.limits.concurrency import MOST_IN_FLIGHT, AdaptiveConcurren
 from blackbox_lb.api.session import Session
 from blackbox_lb.api.wire.envelope import CUT, UNLISTED
 from blackbox_lb.bias.request_bias import RequestBias, to_request_bias
-from blackbox_lb.errors import (
-    BlbError,
-    CorruptResponse,
-    NoLogprobs,
-)
-from blackbox_lb.literals import Endpoint
+from blackbox_lb.errors import BlbError, CorruptResponse, NoLogprobs
 from blackbox_lb.providers.profile import Profile, load_profile
 from blackbox_lb.providers.schema import SamplingRules
-from blackbox_lb.rollouts.collect import (
-    Collection,
-    Series,
-    collect_all,
-    keys_of,
-    missing_requests,
-)
+from blackbox_lb.rollouts.collect import Collection, Series, collect_all, keys_of, missing_requests
 from blackbox_lb.safety.http.retries import MORE_SLIPS
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.types import Completion, Prompt, Sampling
@@ -74,56 +65,43 @@ def run(
     prompts: list[Prompt] = PROMPTS,
     sampling: Sampling = SAMPLING,
     bias: dict[int, float] | None = None,
-    endpoint: Endpoint = "chat",
     profile: Profile | None = None,
     **more: Any,
 ) -> tuple[Collection, list[Completion]]:
     """Collect into the folder's store; also the stored completions in order."""
 
     async def go() -> tuple[Collection, list[Completion]]:
-        async with Session(
-            profile or load_profile("llamacpp"), base_url=server.base_url, endpoint=endpoint
-        ) as session:
+        row = profile or load_profile("llamacpp")
+        async with Session(row, base_url=server.base_url) as session:
             with RolloutStore(folder / "s.db") as store:
                 tokenizer = await session.tokenizer()
+                draw = Draw(sampling, to_request_bias(bias))
                 done = await collect(
-                    session,
-                    store,
-                    tokenizer,
-                    prompts,
-                    Draw(sampling, to_request_bias(bias)),
-                    samples=samples,
-                    **more,
+                    session, store, tokenizer, prompts, draw, samples=samples, **more
                 )
                 return done, list(store.completions(key for row in done.keys for key in row))
 
     return asyncio.run(go())
 
 
-def test_every_prompt_gets_its_samples(server: ExactServer, tmp_path: Path) -> None:
-    """Five prompts, two samples: ten requests, ten completions with logprobs, in order of prompt
-    and sample.
+def test_every_prompt_gets_its_samples_once(server: ExactServer, tmp_path: Path) -> None:
+    """Completions with logprobs in order of prompt and sample. A second run asks for nothing; more
+    samples ask for the new ones only; other settings ask for all; equal prompts are one question.
     """
     done, completions = run(server, tmp_path)
     assert done.received == 10
     assert [len(row) for row in done.keys] == [2] * 5
-    assert Counter(body["messages"][0]["content"] for body in asked(server)) == {
-        f"question {n}": 2 for n in range(5)
-    }
-    assert all(
-        completion.n_tokens and completion.top_ids.shape[1] == 4 for completion in completions
-    )
-
-
-def test_what_is_there_is_not_asked_for_again(server: ExactServer, tmp_path: Path) -> None:
-    """A second run asks for nothing; more samples ask for the new ones only; other settings ask for
-    all.
-    """
-    run(server, tmp_path)
+    texts = Counter(body["messages"][0]["content"] for body in asked(server))
+    assert texts == {f"question {n}": 2 for n in range(5)}
+    assert all(completion.n_tokens for completion in completions)
+    assert {completion.top_ids.shape[1] for completion in completions} == {4}
     assert run(server, tmp_path)[0].received == 0
     assert run(server, tmp_path, samples=3)[0].received == 5
     assert run(server, tmp_path, bias={1: 2.0})[0].received == 10
     assert run(server, tmp_path, sampling=Sampling(max_tokens=5, top_logprobs=4))[0].received == 10
+    done, _ = run(server, tmp_path, prompts=[Prompt.user("new"), Prompt.user("new")])
+    assert done.received == 2
+    assert done.keys[0] == done.keys[1]
 
 
 class Told(AdaptiveConcurrency):
@@ -153,13 +131,6 @@ def test_requests_in_flight_are_bounded(server: ExactServer, tmp_path: Path) -> 
         pace = Told()
         run(server, tmp_path, profile=using, concurrency=concurrency, pace=pace)
         assert pace.bounds == bounds
-
-
-def test_equal_prompts_share_their_completions(server: ExactServer, tmp_path: Path) -> None:
-    """The same prompt twice is one question."""
-    done, _ = run(server, tmp_path, prompts=[PROMPTS[0], PROMPTS[0]])
-    assert done.received == 2
-    assert done.keys[0] == done.keys[1]
 
 
 def test_missing_samples_are_asked_for_once() -> None:
@@ -216,8 +187,10 @@ def test_a_seed_makes_a_run_repeatable(server: ExactServer, tmp_path: Path) -> N
     texts.
     """
     sampling = Sampling(max_tokens=6, top_logprobs=4, seed=7)
-    first = [c.text for c in run(server, tmp_path / "a", sampling=sampling)[1]]
-    second = [c.text for c in run(server, tmp_path / "b", sampling=sampling)[1]]
+    first, second = (
+        [completion.text for completion in run(server, tmp_path / name, sampling=sampling)[1]]
+        for name in ("a", "b")
+    )
     assert first == second
     assert len({body["seed"] for body in asked(server)}) == 10
 
@@ -240,41 +213,28 @@ def _none(answer: dict[str, Any]) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("spoil", "error"), [(_nan, CorruptResponse), (_positive, CorruptResponse), (_none, NoLogprobs)]
 )
-def test_answers_that_stay_bad_stop_the_run_and_keep_what_was_good(
+def test_a_bad_answer_is_asked_for_again_and_bad_answers_stop_the_run(
     tmp_path: Path, spoil: Any, error: type[BlbError]
 ) -> None:
-    """From the fifth answer on all are spoiled: an error of the tree after a few tries, and the
-    good four are in the store.
+    """One bad answer is asked for again, once, and nothing is missing. Where all are bad from the
+    fifth on, an error of the tree comes after a few tries, and the good four are in the store.
     """
-    with ExactServer(
-        MODEL, faults=lambda number, answer: spoil(answer) if number >= 4 else answer
-    ) as server:
-        with pytest.raises(error):
-            run(server, tmp_path)
-        assert 4 + MORE_SLIPS < len(asked(server)) <= 4 + MORE_SLIPS + 2 + 10
-        with RolloutStore(tmp_path / "s.db") as store:
-            assert store.size().completions == 4
-
-
-@pytest.mark.parametrize("spoil", [_nan, _positive, _none])
-def test_one_bad_answer_is_asked_for_again(tmp_path: Path, spoil: Any) -> None:
-    """The last answer is spoiled: its prompt is asked again, once, and nothing is missing."""
-    with ExactServer(
-        MODEL, faults=lambda number, answer: spoil(answer) if number == 9 else answer
-    ) as server:
-        done, completions = run(server, tmp_path)
+    with ExactServer(MODEL, faults=lambda n, answer: spoil(answer) if n == 9 else answer) as server:
+        done, completions = run(server, tmp_path / "one")
         assert (done.received, len(asked(server))) == (10, 11)
     assert all(completion.whole for completion in completions)
+    with ExactServer(MODEL, faults=lambda n, answer: spoil(answer) if n >= 4 else answer) as server:
+        with pytest.raises(error):
+            run(server, tmp_path / "all")
+        assert 4 + MORE_SLIPS < len(asked(server)) <= 4 + MORE_SLIPS + 2 + 10
+    with RolloutStore(tmp_path / "all" / "s.db") as store:
+        assert store.size().completions == 4
 
 
 def _part(answer: dict[str, Any]) -> dict[str, Any]:
     """As llama.cpp answers where the only token is a part of a character."""
-    choice = {
-        "index": 0,
-        "message": {"role": "assistant", "content": "\ufffd"},
-        "finish_reason": "length",
-    }
-    return {**answer, "choices": [choice]}
+    message = {"role": "assistant", "content": "\ufffd"}
+    return {**answer, "choices": [{"index": 0, "message": message, "finish_reason": "length"}]}
 
 
 @pytest.mark.parametrize(
@@ -293,24 +253,19 @@ def test_a_server_that_never_answers_well_is_not_paid_for_long(
         assert len(asked(server)) == tries
 
 
-def _blank(choice: dict[str, Any]) -> dict[str, Any]:
-    return {**choice, "finish_reason": "stop", "message": {"content": ""}, "logprobs": None}
-
-
-def _silent(choice: dict[str, Any]) -> dict[str, Any]:
-    return {**choice, "logprobs": None}
-
-
-def _without_number(choice: dict[str, Any]) -> dict[str, Any]:
-    entries = choice["logprobs"]["content"]
-    return {
-        **choice,
-        "logprobs": {"content": [{**entries[0], "logprob": float("nan")}, *entries[1:]]},
-    }
+def _without_number(choice: dict[str, Any]) -> Any:
+    first, *others = choice["logprobs"]["content"]
+    return {"content": [{**first, "logprob": float("nan")}, *others]}
 
 
 @pytest.mark.parametrize(
-    ("spoil", "whole"), [(_blank, True), (_silent, False), (_without_number, False)]
+    ("spoil", "whole"),
+    [
+        (lambda choice: {"message": {"content": ""}, "logprobs": None}, True),
+        (lambda choice: {"logprobs": None}, False),
+        (lambda choice: {"logprobs": _without_number(choice)}, False),
+    ],
+    ids=["blank", "silent", "no number"],
 )
 def test_a_paid_answer_is_paid_once(
     server: ExactServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spoil: Any, whole: bool
@@ -318,29 +273,25 @@ def test_a_paid_answer_is_paid_once(
     """One of four choices cannot be read: all four are stored, three of them whole, and a second
     run asks for nothing.
     """
-    single, rules = Session.answer, SamplingRules(n=4, shares_prompt=True)
+    single = Session.answer
 
     async def several(self: Session, *request: Any) -> Any:
         prompt, draw, n, read, _ = request
         answers = [await single(self, prompt, draw) for _ in range(n)]
         choices = [{**answer["choices"][0], "index": index} for index, answer in enumerate(answers)]
         total = sum(len(choice["logprobs"]["content"]) for choice in choices[: 3 if whole else 4])
-        return read(
-            {
-                **answers[0],
-                "choices": [*choices[:-1], spoil(choices[-1])],
-                "usage": {"completion_tokens": total},
-            }
-        )
+        choices[-1] |= {"finish_reason": "stop"} | spoil(choices[-1])
+        usage = {"completion_tokens": total}
+        return read({**answers[0], "choices": choices, "usage": usage})
 
     monkeypatch.setattr(Session, "answer", several)
+    rules = SamplingRules(n=4, shares_prompt=True)
     profile = load_profile("llamacpp").model_copy(update={"sampling": rules})
-    monkeypatch.setitem(globals(), "load_profile", lambda name: profile)
-    done, completions = run(server, tmp_path, samples=4)
+    done, completions = run(server, tmp_path, samples=4, profile=profile)
     assert (done.received, len(asked(server))) == (20, 20)
     assert [completion.whole for completion in completions] == [True, True, True, whole] * 5
     assert all(len(completion.token_ids) == 0 for completion in completions[3::4])
-    assert run(server, tmp_path, samples=4)[0].received == 0
+    assert run(server, tmp_path, samples=4, profile=profile)[0].received == 0
 
 
 def test_completions_that_are_not_whole_are_noted_with_the_reason(tmp_path: Path) -> None:
@@ -461,11 +412,6 @@ def test_kill_minus_nine_and_run_again(tmp_path: Path) -> None:
 
 
 def _contents(folder: Path) -> list[Any]:
-    import sqlite3
-
-    db = sqlite3.connect(folder / "rollouts.db")
-    rows = db.execute(
-        "SELECT key, text, finish_reason, tokens FROM completions ORDER BY key"
-    ).fetchall()
-    db.close()
-    return rows
+    with closing(sqlite3.connect(folder / "rollouts.db")) as db:
+        columns = "key, text, finish_reason, tokens"
+        return db.execute(f"SELECT {columns} FROM completions ORDER BY key").fetchall()

@@ -160,6 +160,9 @@ def test_completions_get_the_tokens_and_lists_that_were_left_out(
     """Token for token and list for list they are those of a server that leaves nothing out; only a
     text that ends inside a character or holds a broken one stays as it is.
     """
+    plain, _ = collected(server, tmp_path / "plain", temperature=0.7)
+    assert by_ids(server) == 0, "lists of another temperature are not read"
+    assert not all(completion.whole for completion in plain)
     filled, notes = collected(server, tmp_path / "filled")
     asked = by_ids(server)
     with ExactServer(MODEL) as listing:
@@ -188,13 +191,6 @@ def test_completions_get_the_tokens_and_lists_that_were_left_out(
 
 
 MODEL_TEXTS = Fragments(MODEL).texts
-
-
-def test_nothing_is_asked_where_lists_are_not_read(server: ExactServer, tmp_path: Path) -> None:
-    """At another temperature than 1 the completions stay as they came."""
-    completions, _ = collected(server, tmp_path, temperature=0.7)
-    assert by_ids(server) == 0
-    assert not all(completion.whole for completion in completions)
 
 
 @pytest.mark.parametrize("status", [400, 500])

@@ -122,9 +122,7 @@ def fetch(
 def test_an_endless_answer_is_read_no_further(
     scorer: Scorer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What a reward's server sends is held up to a bound, like every answer; the error names it,
-    and nothing is stored.
-    """
+    """The error names the bound, and nothing is stored."""
     monkeypatch.setattr("blackbox_lb.safety.http.clients.LIMIT", ContextVar("LIMIT", default=1000))
     scorer.answer = lambda _number, body: Reply(200, {"rewards": lengths(body), "more": "x" * 2000})
     with raises_naming(CorruptResponse, "1,000"):
@@ -135,22 +133,24 @@ def test_an_endless_answer_is_read_no_further(
 
 def test_what_an_endpoint_is_told(scorer: Scorer, tmp_path: Path) -> None:
     """One object a completion, with exactly the documented fields; what comes back is the reward in
-    nats.
+    nats. What a filter stopped, and what nobody could read, is not sent; an empty completion is.
     """
     prompt = Prompt((Message("system", "Be brief."), Message("user", "Capital of Norway?")))
     example = Example("q1", prompt, ("Oslo", "Christiania"))
     reward = parse_reward(scorer.url, max_tokens=48)
-    assert fetch(reward, tmp_path / "s.db", [(example, completion("Oslo.", 4))]) == 1
-    (request,) = scorer.seen
+    assert (reward.name, reward.needs_answer) == (scorer.url, False)
+    with raises_naming(InputError, "'q1'", "Trials.collect"):
+        reward.score(example, completion("Oslo.", 4))
+    unread = [Completion.empty("content_filter"), Completion.empty("stop")]
+    pairs = [(example, one) for one in (*unread, completion("Oslo.", 4))]
+    assert fetch(reward, tmp_path / "s.db", pairs) == 1
+    [request] = scorer.seen
     assert (request.method, request.path) == ("POST", "/score")
     assert json.loads(request.body) == {
         "items": [
             {
                 "id": "q1",
-                "prompt": [
-                    {"role": "system", "content": "Be brief."},
-                    {"role": "user", "content": "Capital of Norway?"},
-                ],
+                "prompt": [message.as_json for message in prompt.messages],
                 "answers": ["Oslo", "Christiania"],
                 "completion": "Oslo.",
                 "finish_reason": "stop",
@@ -159,82 +159,43 @@ def test_what_an_endpoint_is_told(scorer: Scorer, tmp_path: Path) -> None:
         ]
     }
     assert reward.score(example, completion("Oslo.", 4)).value == 5.0
-    assert (reward.name, reward.needs_answer) == (scorer.url, False)
-
-
-def test_completions_go_out_in_batches(scorer: Scorer, tmp_path: Path) -> None:
-    """Seventy completions are three requests, and each gets the reward of its own text."""
-    reward, pairs = parse_reward(scorer.url, max_tokens=48), texts(2 * BATCH + 6)
-    assert fetch(reward, tmp_path / "s.db", pairs) == len(pairs)
-    assert sorted(len(json.loads(request.body)["items"]) for request in scorer.seen) == [
-        6,
-        BATCH,
-        BATCH,
-    ]
-    assert [reward.score(*pair).value for pair in pairs] == [n + 1 for n in range(len(pairs))]
+    assert fetch(reward, tmp_path / "s.db", [(example, completion("", 0))]) == 1
 
 
 def test_nothing_is_asked_twice(scorer: Scorer, tmp_path: Path) -> None:
     """Not what is repeated or known, and after a restart not what is stored; whatever else is told
-    makes it another item.
+    makes it another item. Each completion has the reward of its own text, whichever batch it is in.
     """
-    pairs = texts(5)
-    reward = parse_reward(scorer.url, max_tokens=48)
-    assert fetch(reward, tmp_path / "s.db", pairs + pairs) == 5
-    assert fetch(reward, tmp_path / "s.db", pairs) == 0
-    again = parse_reward(scorer.url, max_tokens=48)
-    assert fetch(again, tmp_path / "s.db", pairs) == 0
-    assert [again.score(*pair).value for pair in pairs] == [
-        reward.score(*pair).value for pair in pairs
-    ]
-    other = replace(EXAMPLE, answers=("Bergen",))
+    pairs = texts(2 * BATCH + 6)
+    reward, again = (parse_reward(scorer.url, max_tokens=48) for _ in range(2))
+    assert fetch(reward, tmp_path / "s.db", pairs + pairs) == len(pairs)
+    sizes = [len(json.loads(request.body)["items"]) for request in scorer.seen]
+    assert sorted(sizes) == [6, BATCH, BATCH]
+    for known in (reward, again):
+        assert fetch(known, tmp_path / "s.db", pairs) == 0
+        assert [known.score(*pair).value for pair in pairs] == [n + 1 for n in range(len(pairs))]
     changed = [
-        (other, pairs[0][1]),
+        (replace(EXAMPLE, answers=("Bergen",)), pairs[0][1]),
         (EXAMPLE, completion("x", 9)),
         (EXAMPLE, replace(pairs[0][1], finish_reason="length")),
     ]
     assert fetch(again, tmp_path / "s.db", changed) == 3
-    assert len(scorer.items) == 8
-
-
-def test_what_has_nothing_to_score_is_not_sent(scorer: Scorer, tmp_path: Path) -> None:
-    """What a content filter stopped, and what nobody could read, costs nothing; an empty completion
-    is one.
-    """
-    pairs = [
-        (EXAMPLE, Completion.empty("content_filter")),
-        (EXAMPLE, Completion.empty("stop")),
-        (EXAMPLE, completion("", 0)),
-    ]
-    assert fetch(parse_reward(scorer.url, max_tokens=48), tmp_path / "s.db", pairs) == 1
-
-
-def test_a_reward_that_was_never_fetched_is_an_error(scorer: Scorer) -> None:
-    """It is not imputed, and not asked for behind the caller's back."""
-    with raises_naming(InputError, "'q1'", "Trials.collect"):
-        parse_reward(scorer.url, max_tokens=48).score(EXAMPLE, completion("Oslo"))
-    assert not scorer.seen
+    assert len(scorer.items) == len(pairs) + 3
 
 
 @pytest.mark.parametrize(
     ("reply", "kind", "tries", "facts"),
     [
-        (
-            Reply(429, {"detail": "slow down"}),
-            RateLimited,
-            retries.RATE_LIMIT_ATTEMPTS,
-            ("429", "slow down", "same command"),
-        ),
+        (Reply(429, {"detail": "slow down"}), RateLimited, retries.RATE_LIMIT_ATTEMPTS, ("429", "slow down", "same command")),
         ("drop", ConnectionFailed, ATTEMPTS, ("same command",)),
         (Reply(401, {}), AuthenticationFailed, 1, ("401", "credentials")),
-        (
-            Reply(302, {}, {"location": "http://127.0.0.1:9/"}),
-            RequestRejected,
-            1,
-            ("302", "http://127.0.0.1:9/"),
-        ),
+        (Reply(302, {}, {"location": "http://127.0.0.1:9/"}), RequestRejected, 1, ("302", "http://127.0.0.1:9/")),
+        (Reply(200, b'{"rewards": [-1e999]}'), CorruptResponse, 1, ("'q1'", "-inf")),
+        (Reply(200, b'{"rewards": [-Infinity]}'), CorruptResponse, 1, ("'q1'", "-inf")),
+        (Reply(200, b'{"rewards": [1e999]}'), CorruptResponse, 1, ("'q1'", "answered inf")),
+        (Reply(200, b'{"rewards": [1], "rewards": [2]}'), CorruptResponse, 1 + retries.FIRST_SLIPS, ("two values",)),
     ],
-)
+)  # fmt: skip
 def test_a_fault_that_stays_is_explained(
     scorer: Scorer,
     tmp_path: Path,
@@ -244,7 +205,7 @@ def test_a_fault_that_stays_is_explained(
     facts: tuple[str, ...],
 ) -> None:
     """What retrying cannot cure is tried once, and the message says who answered what and what is
-    kept.
+    kept. Minus infinity is the text "-inf"; of a repeated key no value counts.
     """
     scorer.answer = lambda _number, _body: reply
     with raises_naming(kind, scorer.url, *facts):
@@ -256,20 +217,15 @@ def test_an_interrupted_fetch_loses_nothing(scorer: Scorer, tmp_path: Path) -> N
     """When a batch is refused for good, those that were answered are stored, and the next run asks
     for the rest alone.
     """
-    honest = scorer.answer
-    scorer.answer = lambda number, body: (
-        Reply(400, {"detail": "full"}) if number == 5 else honest(number, body)
-    )
+    honest, full = scorer.answer, Reply(400, {"detail": "full"})
+    scorer.answer = lambda number, body: full if number == 5 else honest(number, body)
     pairs = texts(60 * BATCH)
     with raises_naming(RequestRejected, "400", "full"):
         fetch(parse_reward(scorer.url, max_tokens=48), tmp_path / "s.db", pairs)
-    answered, before = (len(scorer.seen) - 1) * BATCH, len(scorer.seen)
-    assert before < 60
+    assert len(scorer.seen) < 60
+    rest = len(pairs) - (len(scorer.seen) - 1) * BATCH
     scorer.answer = honest
-    assert (
-        fetch(parse_reward(scorer.url, max_tokens=48), tmp_path / "s.db", pairs)
-        == len(pairs) - answered
-    )
+    assert fetch(parse_reward(scorer.url, max_tokens=48), tmp_path / "s.db", pairs) == rest
 
 
 @pytest.mark.parametrize(
@@ -352,26 +308,33 @@ def judge(scorer: Scorer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ca
     """
     monkeypatch.setenv("JUDGE_KEY", "k3y-of-the-judge")
 
-    def make(*words: str, **rows: object) -> Reward:
+    def make(*words: str, fields: str = "", **rows: object) -> Reward:
         def say(number: int, _body: Any) -> Reply:
-            message = {"role": "assistant", "content": words[min(number, len(words) - 1)]}
-            return Reply(200, {"choices": [{"message": message}]})
+            return Reply(200, says(words[min(number, len(words) - 1)]))
 
         scorer.answer = say
-        known = {
+        known: dict[str, object] = {
             "base_url": f"{scorer.listener.url}/v1",
             "model": "m",
             "prompt": TEMPLATE,
             "api_key_env": "JUDGE_KEY",
+            "pattern": "score: (.+)",
+            "concurrency": 1,
         }
-        every = {**known, "pattern": "score: (.+)", "concurrency": 1, **rows}
-        lines = [
-            f"{name} = {json.dumps(value)}" for name, value in every.items() if value is not None
-        ]
+        values = {name: value for name, value in {**known, **rows}.items() if value is not None}
+        lines = [f"{name} = {json.dumps(value)}" for name, value in values.items()]
+        lines += [f"fields = {{{fields}}}"] * bool(fields)
         (tmp_path / "judge.toml").write_text("\n".join(lines))
         return parse_reward(f"judge:{tmp_path / 'judge.toml'}", max_tokens=48)
 
     return make
+
+
+def says(content: Any = "score: 8", finish: Any = "stop", **more: Any) -> dict[str, Any]:
+    """A judge's chat completion."""
+    message = {"role": "assistant", "content": content, **more}
+    usage = {"prompt_tokens": 9, "completion_tokens": 5}
+    return {"choices": [{"index": 0, "message": message, "finish_reason": finish}], "usage": usage}
 
 
 def test_a_judge_reads_a_completion(
@@ -381,65 +344,39 @@ def test_a_judge_reads_a_completion(
     scaled, is the reward.
     """
     reward = judge("score: 2? No, better.\nscore: 8", scale=0.1)
+    assert (reward.name, reward.needs_answer) == (f"judge:{tmp_path / 'judge.toml'}", True)
     sly = completion("{answer} is Oslo")
     fetch(reward, tmp_path / "s.db", [(EXAMPLE, sly)])
-    (request,) = scorer.seen
-    assert (request.path, request.headers["authorization"]) == (
-        "/v1/chat/completions",
-        "Bearer k3y-of-the-judge",
-    )
+    [request] = scorer.seen
+    assert request.path == "/v1/chat/completions"
+    assert request.headers["authorization"] == "Bearer k3y-of-the-judge"
+    filled = 'Q: Capital of Norway?\nA: {answer} is Oslo\nRight: Oslo\nReply {"score": N}'
     assert json.loads(request.body) == {
         "model": "m",
-        "messages": [
-            {
-                "role": "user",
-                "content": (
-                    'Q: Capital of Norway?\nA: {answer} is Oslo\nRight: Oslo\nReply {"score": N}'
-                ),
-            }
-        ],
+        "messages": [{"role": "user", "content": filled}],
         "temperature": 0,
         "max_tokens": 256,
     }
     assert reward.score(EXAMPLE, sly).value == pytest.approx(0.8)
-    assert (reward.name, reward.needs_answer) == (f"judge:{tmp_path / 'judge.toml'}", True)
-
-
-def test_words_without_a_number_end_the_run_and_are_kept(
-    scorer: Scorer, judge: Callable[..., Reward], tmp_path: Path
-) -> None:
-    """The message quotes them; with ``otherwise`` the same words count, are counted, and cost
-    nothing again.
-    """
-    pairs = texts(2)
-    with raises_naming(CorruptResponse, "'I would rather not.'", "'q1'", "pattern"):
-        fetch(judge("score: 1", "I would rather not."), tmp_path / "s.db", pairs)
-    assert len(scorer.seen) == 2
-    reward, notices = judge("score: 9", otherwise=-3.0, scale=0.5), Remarks()
-    assert fetch(reward, tmp_path / "s.db", pairs, notices) == 0
-    assert [reward.score(*pair).value for pair in pairs] == [0.5, -1.5]
-    assert notices.said == [
-        f"training: 1 of 2 answers of {reward.name} hold no number and count as -1.5"
-    ]
 
 
 def test_the_words_are_read_again_for_another_scale(
-    scorer: Scorer, judge: Callable[..., Reward], tmp_path: Path
+    judge: Callable[..., Reward], tmp_path: Path
 ) -> None:
     """How words become a number may change for free; what the judge is asked may not."""
+    without_answer = "Rate {completion}"
+    assert not judge("score: 4", prompt=without_answer).needs_answer
     for rows, asked in (
         ({}, 1),
         ({"pattern": "[0-9]+"}, 0),
         ({"scale": 2.0}, 0),
         ({"max_tokens": 9}, 1),
         ({"model": "n"}, 1),
+        ({"prompt": without_answer}, 1),
     ):
         reward = judge("score: 4", **rows)
         assert fetch(reward, tmp_path / "s.db", texts(1)) == asked, rows
         assert reward.score(*texts(1)[0]).value == (8.0 if "scale" in rows else 4.0)
-    prompt = "Rate {completion}"
-    assert not judge("score: 4", prompt=prompt).needs_answer
-    assert fetch(judge("score: 4", prompt=prompt), tmp_path / "s.db", texts(1)) == 1
 
 
 def test_a_judge_may_quote(judge: Callable[..., Reward], tmp_path: Path) -> None:
@@ -469,29 +406,32 @@ def test_a_judge_may_quote(judge: Callable[..., Reward], tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("rows", "facts"),
     [
-        ({"pattern": "("}, ("judge.toml: pattern", "missing )")),
-        ({"prompt": "Rate it"}, ("judge.toml: prompt", "{completion}")),
-        ({"model": None}, ("judge.toml: model", "base_url")),
-        ({"modell": "m"}, ("judge.toml: modell", "base_url")),
+        ({"pattern": "("}, ("pattern", "missing )")),
+        ({"prompt": "Rate it"}, ("prompt", "{completion}")),
+        ({"model": None}, ("model", "base_url")),
+        ({"modell": "m"}, ("modell", "base_url")),
         ({"base_url": "judge.example"}, ("'judge.example'", "https://HOST/v1")),
         ({"base_url": "http://u:pw@judge.example/v1"}, ("base_url", "password", "api_key_env")),
-        ({"quotes": "("}, ("judge.toml: quotes", "missing )")),
-        ({"scale": "x"}, ("judge.toml: scale", "number")),
+        ({"quotes": "("}, ("quotes", "missing )")),
+        ({"scale": "x"}, ("scale", "number")),
+        # Fields would pass the limits on tokens; so would several answers, of which one is read.
+        ({"fields": "max_tokens = 4000"}, ("fields", "max_tokens")),
+        ({"fields": "n_predict = 4000"}, ("fields", "n_predict", "max_tokens")),
+        ({"fields": "model = 'other'"}, ("fields", "model")),
+        ({"fields": "messages = []"}, ("fields", "messages", "prompt")),
+        ({"fields": "n = 20"}, ("fields", "n = 20")),
+        ({"fields": "best_of = 4"}, ("fields", "best_of")),
+        ({"fields": "stream = true"}, ("fields", "stream")),
+        ({"fields": "max_completion_tokens = 'many'"}, ("max_completion_tokens", "'many'")),
     ],
 )
 def test_a_broken_judge_is_refused(
-    judge: Callable[..., Reward], rows: dict[str, object], facts: tuple[str, ...]
+    judge: Callable[..., Reward], rows: dict[str, Any], facts: tuple[str, ...]
 ) -> None:
     """What is wrong with the file is said before anything is sampled."""
-    with raises_naming(InputError, *facts):
+    with raises_naming(InputError, "judge.toml", *facts) as caught:
         judge("score: 1", **rows)
-
-
-def says(content: Any = "score: 8", finish: Any = "stop", **more: Any) -> dict[str, Any]:
-    """A judge's chat completion."""
-    message = {"role": "assistant", "content": content, **more}
-    usage = {"prompt_tokens": 9, "completion_tokens": 5}
-    return {"choices": [{"index": 0, "message": message, "finish_reason": finish}], "usage": usage}
+    assert "pw" not in str(caught.value)
 
 
 RIGHT = says()
@@ -518,7 +458,8 @@ def test_a_slip_of_a_judge_is_asked_again_as_a_models_is(
     scorer: Scorer, judge: Callable[..., Reward], tmp_path: Path, slip: Any
 ) -> None:
     """What its host broke off, an error inside an answer of status 200, what cannot be read; the
-    number of unreadable ones is said with their reason.
+    number of unreadable ones is said with their reason. One that never is readable ends the run
+    after as many tries as a model's.
     """
     reward, notices = judge("score: 8"), Remarks()
     scorer.answer = lambda number, _body: Reply(200, slip if number == 1 else PARTS)
@@ -527,25 +468,12 @@ def test_a_slip_of_a_judge_is_asked_again_as_a_models_is(
     assert len(scorer.seen) == 4
     is_refused = isinstance(slip, dict) and "error" in slip
     assert len([said for said in notices.said if "asked for again" in said]) == (not is_refused)
-
-
-@pytest.mark.parametrize(
-    ("reply", "facts"),
-    [
-        (says("score: 1", "abort"), ("judge.toml", "'abort'")),
-        (says(None, reasoning_content="score: 8"), ("judge.toml", "--reasoning-parser")),
-        ({"id": "x"}, ("judge.toml", "'id': 'x'")),
-    ],
-)
-def test_a_judge_that_is_never_readable_ends_the_run_early(
-    scorer: Scorer, judge: Callable[..., Reward], tmp_path: Path, reply: Any, facts: tuple[str, ...]
-) -> None:
-    """After as many tries as the model has before its first readable answer, with the reason."""
-    reward = judge("score: 8")
-    scorer.answer = lambda _number, _body: Reply(200, reply)
-    with raises_naming(CorruptResponse, *facts):
-        fetch(reward, tmp_path / "s.db", texts(1))
-    assert len(scorer.seen) == 1 + retries.FIRST_SLIPS
+    other = judge("score: 8", model="n")
+    scorer.answer = lambda _number, _body: Reply(200, slip)
+    with raises_naming(BlbError, "judge.toml"):
+        fetch(other, tmp_path / "s.db", texts(1))
+    if not is_refused:
+        assert len(scorer.seen) == 4 + 1 + retries.FIRST_SLIPS
 
 
 @pytest.mark.parametrize(
@@ -555,23 +483,30 @@ def test_a_judge_that_is_never_readable_ends_the_run_early(
         (says("score: 10, because", "max_tokens"), ("max_tokens = 256", "otherwise")),
         (says(None, "length", reasoning_content="Let me see"), ("max_tokens = 256", "otherwise")),
         (says("score: 1", "content_filter"), ("content filter", "otherwise")),
+        (says("I would rather not."), ("'I would rather not.'", "'q1'", "pattern")),
     ],
 )
-def test_what_a_limit_or_a_filter_cut_holds_no_number(
+def test_what_holds_no_number_is_paid_once(
     scorer: Scorer, judge: Callable[..., Reward], tmp_path: Path, reply: Any, facts: tuple[str, ...]
 ) -> None:
-    """ "score: 1" may be the beginning of "score: 10". The error names the remedy; the words are
-    kept with their end, so that ``otherwise`` reads them without another request.
+    """Cut by a limit or a filter, "score: 1" may be the beginning of "score: 10". The error names
+    the remedy; the words are kept with their end, so that ``otherwise`` reads them, and counts
+    them, without another request.
     """
     reward = judge("score: 8")
     scorer.answer = lambda _number, _body: Reply(200, reply)
     with raises_naming(CorruptResponse, *facts):
         fetch(reward, tmp_path / "s.db", texts(1))
-    reward, notices = judge("score: 8", otherwise=-2.0), Remarks()
+    reward, notices = judge("score: 8", otherwise=-2.0, scale=0.5), Remarks()
     assert fetch(reward, tmp_path / "s.db", texts(1), notices) == 0
-    assert reward.score(*texts(1)[0]).value == -2.0
-    assert any("1 of 1 answers" in said for said in notices.said)
+    assert reward.score(*texts(1)[0]).value == -1.0
+    assert notices.said == [
+        f"training: 1 of 1 answers of {reward.name} hold no number and count as -1"
+    ]
     assert len(scorer.seen) == 1
+    scorer.answer = lambda _number, _body: Reply(200, reply)
+    assert fetch(reward, tmp_path / "s.db", texts(2), notices) == 1
+    assert "1 of 1 answers" in notices.said[-1]
 
 
 DOCUMENTED = r"Score:\s*(-?[0-9.]+)"
@@ -583,25 +518,18 @@ DOCUMENTED = r"Score:\s*(-?[0-9.]+)"
         ("Score: 7", DOCUMENTED, 7.0),
         ("Score: -7.5", DOCUMENTED, -7.5),
         ("Score: 7.5.", DOCUMENTED, 7.5),
-        ("Score: 7. Well done, 8 of 9 points.", DOCUMENTED, 7.0),
         ("Score: 8/10", DOCUMENTED, 8.0),
-        ("gpt-4: 3", "[0-9]+", 3.0),
         ("Score: 1e2", r"Score: (\S+)", 100.0),
-        ("Score: .5", r"Score: (\S+)", 0.5),
         ("Score: 7-10", "Score: ([0-9]+)-[0-9]+", 7.0),
         ("Score: 7,5", DOCUMENTED, None),
         ("Score: 1,000", DOCUMENTED, None),
-        ("Score: 1\u202f000", DOCUMENTED, None),
         ("Score: 1,000", "([0-9.]+)$", None),
-        ("Score: 1_0", DOCUMENTED, None),
         ("Score: 1e2", DOCUMENTED, None),
         ("Score: 10", "Score: ([0-9])", None),
-        ("Score: 10", "Score.*([0-9]+)", None),
         ("Score: -3", "([0-9]+)", None),
         ("Score: 7-8", DOCUMENTED, None),
         ("Score: \u0667", r"Score: (\d+)", None),
         ("Score: 1e999", r"Score: (\S+)", None),
-        ("Score: nan", r"Score: (\S+)", None),
         ("Score: 1.2.3", DOCUMENTED, None),
     ],
 )
@@ -626,38 +554,11 @@ def test_a_number_beyond_the_largest_is_none(judge: Callable[..., Reward], tmp_p
         judge("score: 1", scale=1e300, otherwise=-1e300)
 
 
-@pytest.mark.parametrize(
-    ("name", "value", "facts"),
-    [
-        ("max_tokens", 4000, ("fields", "max_tokens")),
-        ("n_predict", 4000, ("fields", "n_predict", "max_tokens")),
-        ("model", "other", ("fields", "model")),
-        ("messages", [], ("fields", "messages", "prompt")),
-        ("n", 20, ("fields", "n = 20")),
-        ("best_of", 4, ("fields", "best_of")),
-        ("stream", True, ("fields", "stream")),
-        ("max_completion_tokens", "many", ("fields", "max_completion_tokens", "'many'")),
-    ],
-)
-def test_fields_that_the_file_has_rows_for_are_refused(
-    judge: Callable[..., Reward], tmp_path: Path, name: str, value: Any, facts: tuple[str, ...]
-) -> None:
-    """They would pass the limits on tokens; so would several answers, of which one is read."""
-    judge("score: 1")
-    with (tmp_path / "judge.toml").open("a") as file:
-        file.write(f"\nfields = {{{name} = {json.dumps(value)}}}\n")
-    with raises_naming(InputError, "judge.toml", *facts):
-        parse_reward(f"judge:{tmp_path / 'judge.toml'}", max_tokens=48)
-
-
 def test_the_larger_limit_of_an_answer_is_reserved(
     scorer: Scorer, judge: Callable[..., Reward], tmp_path: Path
 ) -> None:
     """Whichever of its two names a server goes by, the budget is not passed."""
-    judge("score: 1")
-    with (tmp_path / "judge.toml").open("a") as file:
-        file.write("\nfields = {max_completion_tokens = 4000}\n")
-    reward = parse_reward(f"judge:{tmp_path / 'judge.toml'}", max_tokens=48)
+    reward = judge("score: 1", fields="max_completion_tokens = 4000")
     answer = {**RIGHT, "usage": {"prompt_tokens": 50, "completion_tokens": 4000}}
     scorer.answer = lambda _number, _body: Reply(200, answer)
     budget = SpendLimit(SpendingLimits(tokens=9000))
@@ -665,24 +566,6 @@ def test_the_larger_limit_of_an_answer_is_reserved(
         asyncio.run(fetch_rewards(store, reward, texts(8), Silent(), "training", budget))
     assert len(scorer.seen) == 2
     assert budget.spent.tokens == 8100
-
-
-@pytest.mark.parametrize(
-    ("body", "facts"),
-    [
-        (b'{"rewards": [-1e999]}', ("'q1'", "-inf")),
-        (b'{"rewards": [-Infinity]}', ("'q1'", "-inf")),
-        (b'{"rewards": [1e999]}', ("'q1'", "answered inf")),
-        (b'{"rewards": [1], "rewards": [2]}', ("two values",)),
-    ],
-)
-def test_a_number_that_json_cannot_hold_is_no_reward(
-    scorer: Scorer, tmp_path: Path, body: bytes, facts: tuple[str, ...]
-) -> None:
-    """Minus infinity is the text "-inf"; of a repeated key no value counts."""
-    scorer.answer = lambda _number, _body: Reply(200, body)
-    with raises_naming(CorruptResponse, scorer.url, *facts):
-        fetch(parse_reward(scorer.url, max_tokens=48), tmp_path / "s.db", texts(1))
 
 
 # The whole way

@@ -23,9 +23,9 @@ from hypothesis import strategies as st
 
 from blackbox_lb.errors import DataError, InputError
 from blackbox_lb.estimate.counting.distributed import Share
-from blackbox_lb.estimate.inputs.rollouts import RewardToGo, Rollouts
+from blackbox_lb.estimate.inputs.rollouts import Rollouts
 from blackbox_lb.rollouts.positions import Positions, scored, training_set
-from blackbox_lb.rollouts.reading import UNLOCATED, WITHOUT_SPANS, position_costs, reading_of
+from blackbox_lb.rollouts.reading import position_costs, reading_of
 from blackbox_lb.rollouts.spelling import spell_tokens
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.tasks import Reward, parse_reward
@@ -83,11 +83,9 @@ def places(reward: Reward, text: str) -> dict[str, float]:
 @pytest.mark.parametrize(
     ("line", "text", "passages"),
     [
-        ("tapestry", "A Tapestry of tapestries", {"Tapestry": -1.0}),
         ("tapestry*", "A Tapestry of tapestries", {"Tapestry": -1.0, "tapestries": -1.0}),
         ("tapestry 2 # overused", "A tapestry", {"tapestry": -2.0}),
         ("delve*", "delve delved delving delver", dict.fromkeys(("delve", "delved", "delving", "delver"), -1.0)),
-        ("shrug*", "He shrugged, shrugs", {"shrugged": -1.0, "shrugs": -1.0}),
         ("lone*", "a long, lone, lonely london", {"lone": -1.0, "lonely": -1.0}),
         ("art*", "an article on art", {"art": -1.0}),
         ("once upon a time .5", "Once  upon\na time", {"Once  upon\na time": -0.5}),
@@ -97,7 +95,6 @@ def places(reward: Reward, text: str) -> dict[str, float]:
         ("deep", "deep deeply _deep_", {"deep": -2.0}),
         ("茶", "好茶好", {"茶": -1.0}),
         (r"/[—–]|(?<=\w)--(?=\w)/ 0.5", "a—b--c -- d", {"—": -0.5, "--": -0.5}),
-        (r"/a\/b/", "a/b", {"a/b": -1.0}),
     ],
 )  # fmt: skip
 def test_a_line_of_a_list_finds_its_words(
@@ -108,6 +105,16 @@ def test_a_line_of_a_list_finds_its_words(
     """
     padding = " so" * (100 - count_words(text))
     assert places(avoid(f"# a comment\n\n{line}\n"), text + padding) == pytest.approx(passages)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [("Don't stop: 3 naïve cafés", 4), ("好茶 お茶", 4), ("한국어 문장", 2), ("... 17", 0)],
+)
+def test_a_hit_costs_a_share_of_the_words(avoid: WriteList, text: str, words: int) -> None:
+    """A contraction is one word, a number none, and each letter of Han or kana one."""
+    found = places(avoid("here"), f"{text} here")
+    assert found == pytest.approx({"here": -100 / (words + 1)})
 
 
 def test_a_place_counts_once(avoid: WriteList) -> None:
@@ -122,25 +129,20 @@ def test_a_place_counts_once(avoid: WriteList) -> None:
 
 
 def test_patterns_with_groups_are_searched_one_by_one(avoid: WriteList) -> None:
-    """What refers to its own groups, or sets flags, means the same beside others."""
+    """What refers to its own groups, or sets flags, means the same beside others, and in the
+    workers of an engine.
+    """
     reward = avoid("/(a)b\\1/\n/(c)d\\1/\n/(?-i:E)/\n/f(?=g)/\n")
-    assert set(places(reward, "aba cdc e E fg abc")) == {"aba", "cdc", "E", "f"}
+    for searched in (reward, pickle.loads(pickle.dumps(reward))):
+        assert set(places(searched, "aba cdc e E fg abc")) == {"aba", "cdc", "E", "f"}
     plain = avoid("/a.c/\n/d{2}/\n/lone/ 2\n")
     assert set(places(plain, "abc dd Lone a")) == {"abc", "dd", "Lone"}
     assert not places(plain, "nothing")
 
 
-def test_words_of_any_script_are_counted() -> None:
-    """A contraction is one word, a number none, and each letter of Han or kana one."""
-    assert count_words("Don't stop: 3 naïve cafés") == 4
-    assert count_words("好茶 お茶") == 4
-    assert count_words("한국어 문장") == 2
-    assert count_words("... 17") == 0
-
-
 def test_words_of_the_command_are_a_list(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """They count as the same lines in a file; a file of that name goes first, and which of both it
-    is stands in the summary.
+    is stands in the summary. A list that cannot be read is refused.
     """
     monkeypatch.chdir(tmp_path)
     text = "A tapestry of delving — and more."
@@ -150,20 +152,14 @@ def test_words_of_the_command_are_a_list(tmp_path: Path, monkeypatch: pytest.Mon
     assert inline.score(EXAMPLE, completion(text)) == listed.score(EXAMPLE, completion(text))
     assert names(inline.summary, "delve, tapestry, —", "read as words")
     assert names(listed.summary, "delve, tapestry, —", "in the file list.txt")
-    (tmp_path / "delve").write_text("tapestry\n")
-    assert names(parse_reward("avoid:delve", max_tokens=60).summary, "in the file delve")
-    with raises_naming(InputError, "entry 2"):
-        parse_reward("avoid:delve,/(/", max_tokens=60)
-
-
-def test_a_missing_list_is_refused(tmp_path: Path) -> None:
-    """The file is named."""
-    with pytest.raises(InputError) as caught:
-        parse_reward(f"avoid:{tmp_path / 'nowhere.txt'}", max_tokens=60)
-    assert "nowhere.txt" in str(caught.value)
     (tmp_path / "latin.txt").write_bytes(b"caf\xe9\n")
-    with raises_naming(InputError, "UTF-8"):
-        parse_reward(f"avoid:{tmp_path / 'latin.txt'}", max_tokens=60)
+    for spec, fact in (
+        ("delve,/(/", "entry 2"),
+        ("latin.txt", "UTF-8"),
+        (tmp_path / "nowhere.txt", "nowhere.txt"),
+    ):
+        with raises_naming(InputError, fact):
+            parse_reward(f"avoid:{spec}", max_tokens=60)
 
 
 def test_a_pattern_that_blows_up_is_stopped(
@@ -188,34 +184,36 @@ def test_what_a_token_costs_by_itself(avoid: WriteList) -> None:
     """
     rule = avoid("deeply\ncreak* 2\nonce upon a time\n/—/\n")
     assert rule.has_token_costs
-    typical = ["so " * 20, "so " * 60]
-    costs = rule.token_costs(
-        [" Deeply", "deeply", " cre", " creaking", " upon", "—", " so"], typical
-    )
+    tokens = [" Deeply", "deeply", " cre", " creaking", " upon", "—", " so"]
+    costs = rule.token_costs(tokens, ["so " * 20, "so " * 60])
     assert costs == pytest.approx([-2.5, -2.5, 0.0, -5.0, 0.0, -2.5, 0.0])
     assert rule.token_costs([" creaks"], []) == pytest.approx([-2.0])
+    script = parse_reward("script:Latin", max_tokens=60)
+    costs = script.token_costs(["Да", " the", "\ufffd", "語"], ["abcde" * 10, "abcde" * 30])
+    assert costs == pytest.approx([-2.0, 0.0, 0.0, -1.0])
 
 
 # script:NAME
 
 
-def test_letters_outside_the_scripts_cost() -> None:
+@pytest.mark.parametrize(
+    ("scripts", "text", "passages"),
+    [
+        ("Latin", "Да, 12 — abcdef 😀", {"Д": -12.5, "а": -12.5}),
+        ("latin,Cyrl", "Да, 12 — abcdef 😀", {}),
+        ("Hiragana,Katakana,Han", "コーヒーを飲むx", {"x": -12.5}),
+        ("Old_Italic", "... 12", {}),
+    ],
+)
+def test_letters_outside_the_scripts_cost(
+    scripts: str, text: str, passages: dict[str, float]
+) -> None:
     """Foreign letters are counted for each hundred letters; signs, digits, emoji and marks that no
-    script has for itself are not.
+    script has for itself are not. A script has any name of Unicode.
     """
-    reward = parse_reward("script:Latin", max_tokens=60)
-    assert places(reward, "Да, 12 — abcdef 😀") == pytest.approx({"Д": -12.5, "а": -12.5})
-    assert reward.score(EXAMPLE, completion("... 12")).value == 0.0
-    japanese = parse_reward("script:Hiragana,Katakana,Han", max_tokens=60)
-    assert places(japanese, "コーヒーを飲むx") == pytest.approx({"x": -12.5})
-    costs = reward.token_costs(["Да", " the", "\ufffd", "語"], ["abcde" * 10, "abcde" * 30])
-    assert costs == pytest.approx([-2.0, 0.0, 0.0, -1.0])
-
-
-@pytest.mark.parametrize("name", ["Latn", "latin", "cyrillic", "Han", "Old_Italic"])
-def test_a_script_has_any_name_of_unicode(name: str) -> None:
-    """Long names and codes, in any case."""
-    assert parse_reward(f"script:{name}", max_tokens=60).has_spans
+    reward = parse_reward(f"script:{scripts}", max_tokens=60)
+    assert places(reward, text) == pytest.approx(passages)
+    assert reward.score(EXAMPLE, completion(text)).value == pytest.approx(sum(passages.values()))
 
 
 # laws of all rules
@@ -240,14 +238,6 @@ RULES: list[TextRule] = [
 ]
 
 
-def test_a_rule_goes_to_another_process(avoid: WriteList) -> None:
-    """An engine's workers score, too."""
-    rule = avoid("tapestry 2\n/—/\n")
-    again = pickle.loads(pickle.dumps(rule))
-    text = completion("a tapestry—")
-    assert again.score(EXAMPLE, text) == rule.score(EXAMPLE, text)
-
-
 # a function of the user's own
 
 
@@ -267,26 +257,23 @@ def function(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[WriteL
 
 
 @pytest.mark.parametrize(
-    "body",
+    ("body", "spans"),
     [
-        "-3, [(0, 2, -1), (3, 5, -2.0)]",
-        "-3, (Span(0, 2, -1.0), Span(3, 5, -2.0))",
-        "Score(-3.0, ([0, 2, -1], [3, 5, -2]))",
+        ("-3, [(0, 2, -1), (3, 5, -2.0)]", (Span(0, 2, -1.0), Span(3, 5, -2.0))),
+        ("-3, (Span(0, 2, -1.0), Span(3, 5, -2.0))", (Span(0, 2, -1.0), Span(3, 5, -2.0))),
+        ("Score(-3.0, ([0, 2, -1], [3, 5, -2]))", (Span(0, 2, -1.0), Span(3, 5, -2.0))),
+        ("0, []", ()),
     ],
 )
-def test_a_function_may_say_where(function: WriteList, body: str) -> None:
-    """A pair, or a ``Score``, with spans that are triples or ``Span`` objects."""
+def test_a_function_may_say_where(function: WriteList, body: str, spans: tuple[Span, ...]) -> None:
+    """A pair, or a ``Score``, with spans that are triples or ``Span`` objects. An empty list is
+    earned nowhere, which is not the same as not knowing.
+    """
     reward = function(body)
     assert not reward.has_spans
-    text = completion("ab cd")
-    assert reward.score(EXAMPLE, text).value == -3.0
-    assert reward.score(EXAMPLE, text).spans == (Span(0, 2, -1.0), Span(3, 5, -2.0))
+    score = reward.score(EXAMPLE, completion("ab cd"))
+    assert (score.value, score.spans) == (sum(span.amount for span in spans), spans)
     assert reward.has_spans
-
-
-def test_no_place_is_a_sum_too(function: WriteList) -> None:
-    """A reward of 0 with an empty list is earned nowhere, which is not the same as not knowing."""
-    assert function("0, []").score(EXAMPLE, completion("ab cd")).spans == ()
 
 
 @pytest.mark.parametrize(
@@ -296,13 +283,10 @@ def test_no_place_is_a_sum_too(function: WriteList) -> None:
         ("float('-inf'), [(0, 2, -1)]", ("minus infinity", "``tau``")),
         ("-1, [(0, 9, -1)]", ("0 to 9", "5")),
         ("-1, [(-1, 2, -1)]", ("-1 to 2",)),
-        ("-1, [(3, 2, -1)]", ("3 to 2",)),
         ("-1, [(0, 2)]", ("(0, 2)",)),
         ("-1, [(0.5, 2, -1)]", ("0.5",)),
         ("-1, [(0, 2, float('nan'))]", ("nan",)),
         ("-1, 'ab'", ("'ab'",)),
-        ("-1, 7", ("7",)),
-        ("'x', []", ("'x'",)),
     ],
 )
 def test_spans_that_cannot_be_are_refused(
@@ -311,10 +295,8 @@ def test_spans_that_cannot_be_are_refused(
     """Places outside the text, no places at all, and amounts that add up to another number; both
     numbers are said.
     """
-    with pytest.raises(InputError) as caught:
+    with raises_naming(InputError, *facts):
         function(body).score(EXAMPLE, completion("ab cd"))
-    for fact in facts:
-        assert fact in str(caught.value)
 
 
 # marks:FILE
@@ -368,12 +350,10 @@ def test_marks_belong_to_one_example(tmp_path: Path) -> None:
         {"marks": ["a"]},
         {"completion": "a b", "marks": ["c"]},
         {"completion": "a b", "marks": ["a", "a"]},
-        {"completion": "a b", "marks": "a"},
         {"completion": "a b", "marks": [{"start": 1}]},
         {"completion": "a b", "marks": [{"start": 0, "end": 9}]},
         {"completion": "a b", "marks": [{"quote": "a", "amount": "much"}]},
         {"completion": "a b", "marks": [{"word": "a"}]},
-        {"completion": "a b", "marks": [3]},
         {"completion": "a b", "marks": [" "]},
     ],
 )
@@ -415,16 +395,13 @@ def costs(
     ("spelled", "text", "span", "position"),
     [
         ([b"The", b" old", b" lamp"], "The old lamp", (4, 7), 1),
-        ([b"The", b" old", b" lamp"], "The old lamp", (3, 7), 1),
         ([b"The", b" o", b"ld", b" lamp"], "The old lamp", (4, 12), 1),
         ([b"a", b"\xe2\x80", b"\x94", b"b"], "a—b", (1, 2), 1),
         ([b"a", b"\xf0\x9f", b"\x98", b"\x80", b"b"], "a😀b", (1, 2), 1),
         ([b"a", b"\xf0\x9f", b"\x98", b"\x80", b"b"], "a😀b", (2, 3), 4),
         ([b"a\xe2", b"\x80\x94b", b"c"], "a—bc", (2, 3), 1),
-        ([b" So", b" it"], "So it", (0, 2), 0),
         ([b"So", b"it", b"is"], "So it is", (3, 5), 1),
         ([b"So", b" it", None], "So it", (5, 5), 2),
-        ([b"So", b" it", b"<|end|>"], "So it", (3, 5), 1),
         ([b"So", b" it\n\nQ", b":"], "So it", (3, 5), 1),
         ([b"a", None, b"c", b"d"], "aXcd", (1, 2), 1),
         ([b"a", None, b"c", None], "aXc", (2, 3), 2),
@@ -502,41 +479,29 @@ def stored(
 
 
 def test_spans_become_costs_of_positions(avoid: WriteList, tmp_path: Path) -> None:
-    """The training set has what each token adds to the reward, and the weights of rewards to go are
-    those of a hand calculation.
+    """The training set has what each token adds to the reward, as the shares of an engine's workers
+    have. Where tokens do not add up to the text, the cost is on the last one, and a notice counts
+    the completions.
     """
     reward = avoid("lone\n/—/ 2\n")
-    first = completion("A lone lamp —", 5)
-    second = completion(" lamp —", 3, first=2)
-    training, (store, keys) = stored(tmp_path, reward, first, second)
-    with store:
-        scale = 100 / 3
-        wanted = np.array([0, -scale, 0, -2 * scale, 0, 0, -200, 0])
-        assert training.rollouts.costs == pytest.approx(wanted)
-        assert training.rollouts.rewards == pytest.approx([-3 * scale, -200])
-        assert training.tally[UNLOCATED] == training.tally[WITHOUT_SPANS] == 0
-        assert scored(store, EXAMPLES, keys, reward)[0].costs == pytest.approx(wanted)
-    to_go = np.array([-1.25, -2.5, -1, -2, 0, -3, -6, 0]) * scale
-    to_go[0] = -scale * 0.5 - 2 * scale * 0.125
-    to_go[1] = -scale - 2 * scale * 0.25
-    weights = np.exp(to_go / 20)
-    found = RewardToGo(tau=20, gamma=0.5).weights(training.rollouts)
-    assert found.values == pytest.approx(weights / weights.mean())
-
-
-def test_shares_of_an_engine_have_the_same_costs(avoid: WriteList, tmp_path: Path) -> None:
-    """Each worker reads and locates its own completions."""
-    drawn = [completion("A lone lamp", 3), completion(" lamp —", 3, first=2)] * 2
-    reward = avoid("lone\nlamp 2\n")
+    drawn = [
+        completion("A lone lamp —", 5),
+        completion(" lamp —", 3, first=2),
+        completion("his lone lamp", 3, "length", first=7),
+    ]
     training, (store, keys) = stored(tmp_path, reward, *drawn)
-    reading = reading_of(store, EXAMPLES, keys, reward)
-    count: Counter[str] = Counter()
-    shares = [Share(part.blocks(store, count), None) for part in reading.parts(3)]
-    store.close()
+    scale = 100 / 3
+    wanted = [0, -scale, 0, -2 * scale, 0, 0, 0, -scale, 0, -200, 0]
+    assert training.rollouts.costs == pytest.approx(wanted)
+    assert training.rollouts.rewards == pytest.approx([-3 * scale, -scale, -200])
+    assert [notice[:13] for notice in training.notices] == ["1 completions"]
+    with store:
+        assert scored(store, EXAMPLES, keys, reward)[0].costs == pytest.approx(wanted)
+        reading = reading_of(store, EXAMPLES, keys, reward)
+        shares = [Share(part.blocks(store, Counter()), None) for part in reading.parts(3)]
     parts = [share.rollouts for share in shares if share.rollouts is not None]
-    assert len(parts) == 2
-    assert Rollouts.join(parts).costs == pytest.approx(training.rollouts.costs)
-    assert not count[UNLOCATED]
+    assert len(parts) > 1
+    assert Rollouts.join(parts).costs == pytest.approx(wanted)
 
 
 def test_every_token_costs_the_same(tmp_path: Path) -> None:
@@ -551,50 +516,21 @@ def test_every_token_costs_the_same(tmp_path: Path) -> None:
     assert reward.score(EXAMPLE, completion("A lone lamp", 3)).value == pytest.approx(-0.03)
 
 
-def test_a_reward_that_is_no_sum_keeps_weights_by_its_whole(tmp_path: Path) -> None:
-    """No costs, and no notice either."""
-    training, (store, _) = stored(
-        tmp_path, parse_reward("length", max_tokens=9), completion("A lone"), completion("A")
-    )
-    store.close()
-    assert training.rollouts.costs is None
-    assert training.notices == []
-
-
+@pytest.mark.parametrize("other", ["(-1, [(0, 1, -1)])", "-1"], ids=["some", "none"])
 def test_one_answer_without_spans_takes_credit_from_all(
-    function: WriteList, tmp_path: Path
+    function: WriteList, tmp_path: Path, other: str
 ) -> None:
     """A function that gives spans for some completions only: all are weighed by their whole reward,
-    and a notice counts those without.
+    and a notice counts those without. There is none for a reward that is no sum.
     """
-    reward = function("(-1, [(0, 1, -1)]) if len(completion.text) > 1 else -2.0")
-    training, (store, _) = stored(
-        tmp_path, reward, completion("A lone", 2), completion("A", 1), completion("A lone", 2)
-    )
+    reward = function(f"{other} if len(completion.text) > 1 else -2.0")
+    drawn = [completion("A lone", 2), completion("A", 1), completion("A lone", 2)]
+    training, (store, _) = stored(tmp_path, reward, *drawn)
     store.close()
     assert training.rollouts.costs is None
-    assert training.tally[WITHOUT_SPANS] == 1
     assert not reward.has_spans
-    (notice,) = training.notices
-    assert notice.startswith("1 completions")
-
-
-def test_what_has_no_token_is_counted(avoid: WriteList, tmp_path: Path) -> None:
-    """Where tokens do not add up to the text, the cost is on the last one, and a notice counts the
-    completions.
-    """
-    training, (store, _) = stored(
-        tmp_path,
-        avoid("lone\n"),
-        completion("A lone lamp", 3),
-        completion("his lone lamp", 3, "length", first=7),
-    )
-    store.close()
-    scale = 100 / 3
-    assert training.rollouts.costs == pytest.approx([0, -scale, 0, 0, 0, -scale])
-    assert training.tally[UNLOCATED] == 1
-    (notice,) = training.notices
-    assert notice.startswith("1 completions")
+    is_partial = "[" in other
+    assert [notice[:13] for notice in training.notices] == ["1 completions"] * is_partial
 
 
 class Server:
@@ -611,10 +547,7 @@ class Server:
         return [SPELLED[token].decode("utf-8", "replace").encode() for token in tokens]
 
 
-@pytest.mark.parametrize(
-    ("body", "asked"),
-    [("-1, [(0, 1, -1)]", [1, 2, 3]), ("-1", [])],
-)
+@pytest.mark.parametrize(("body", "asked"), [("-1, [(0, 1, -1)]", [1, 2, 3]), ("-1", [])])
 def test_bytes_that_no_answer_shows_are_asked_for(
     function: WriteList, tmp_path: Path, body: str, asked: list[int]
 ) -> None:
@@ -623,33 +556,15 @@ def test_bytes_that_no_answer_shows_are_asked_for(
     """
     server = Server()
     with RolloutStore(tmp_path / "s.db") as store:
-        key = store.add(
-            SETTINGS, EXAMPLES[0].prompt, 0, completion(" lone lamp \ufffd", 3, first=1)
-        )
+        drawn = completion(" lone lamp \ufffd", 3, first=1)
+        key = store.add(SETTINGS, EXAMPLES[0].prompt, 0, drawn)
         tokenizer = SimpleNamespace(fingerprint="t")
+        reward = function(body)
         trials: Any = SimpleNamespace(
-            session=server, store=store, tokenizer=tokenizer, reward=function(body)
+            session=server, store=store, tokenizer=tokenizer, reward=reward
         )
         asyncio.run(spell_tokens(trials, EXAMPLES, [[key], []]))
         assert server.asked == asked
         assert store.token_bytes("t") == {n: SPELLED[n] for n in asked if n != 3}
         asyncio.run(spell_tokens(trials, EXAMPLES, [[key], []]))
         assert server.asked == asked + asked[2:]
-
-
-def test_a_function_may_have_a_rule(function: WriteList, tmp_path: Path) -> None:
-    """The rule says what a token costs by itself; something else under that name is refused."""
-    path = tmp_path / "own_spans_for_test.py"
-    function("0.0")
-    sys.modules.pop("own_spans_for_test")
-    lines = path.read_text() + "\nclass Rule:\n    def token_costs(self, texts, typical):\n"
-    path.write_text(
-        lines + "        return [-1.0 * len(text) for text in texts]\nf.rule = Rule()\n"
-    )
-    rule = parse_reward("own_spans_for_test:f", max_tokens=60)
-    assert rule.has_token_costs
-    assert list(rule.token_costs([" a", "b"], [])) == [-2.0, -1.0]
-    sys.modules.pop("own_spans_for_test")
-    path.write_text(lines.replace("token_costs", "costs") + "        pass\nf.rule = Rule()\n")
-    with raises_naming(InputError, "token_costs"):
-        parse_reward("own_spans_for_test:f", max_tokens=60)

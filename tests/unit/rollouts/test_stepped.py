@@ -189,51 +189,52 @@ def test_a_step_back_takes_one_token_and_goes_on() -> None:
     assert completion.n_tokens == 4 + 3  # a stream would have stopped at the second " sky"
 
 
-def test_a_first_word_that_is_dropped_is_paid_for() -> None:
-    """Though no token of its part is left."""
-    session = Scripted(words("red", "fish", "sky"), words("blue"), words(""))
-    completion = completion_of(session, draw_of(max_tokens=9))
-    assert (completion.text, completion.prompt_tokens) == (" blue", 1 + 1 + 2)
+@pytest.mark.parametrize(
+    ("parts", "text", "more"),
+    [
+        ((("sky", "red", "fish", ""), ("blue",), ("",)), " sky blue", {"max_tokens": 9}),
+        ((("sky", "red", "fish"), ("blue",), ("",)), " sky blue", {"max_tokens": 3}),
+        ((("red", "fish", "sky"), ("blue",), ("",)), " blue", {"max_tokens": 9}),
+        ((("red", "fish", "sky"), ("blue",), ("",)), " blue", {"max_tokens": 9, "stop": (" sky",)}),
+    ],
+    ids=["ended", "limit", "first word", "stop text"],
+)
+def test_a_phrase_is_kept_out_wherever_it_stands(
+    parts: Sequence[Sequence[str]], text: str, more: dict[str, Any]
+) -> None:
+    """Where the answer ends by itself, at its limit or at a stop text, no more letters can follow;
+    what is dropped is paid for, though no token of its part is left.
+    """
+    session = Scripted(*(words(*part) for part in parts))
+    completion = completion_of(session, draw_of(**more))
+    assert completion.text == text
+    prompts = [1 + len(begun) for begun, _ in session.sent]
+    assert completion.prompt_tokens == sum(prompts)
 
 
-@pytest.mark.parametrize("end", [[""], []], ids=["ended", "limit"])
-def test_a_phrase_at_the_end_is_kept_out_too(end: list[str]) -> None:
-    """Where the answer ends by itself or at its limit, no more letters can follow."""
-    session = Scripted(words("sky", "red", "fish", *end), words("blue"), words(""))
-    completion = completion_of(session, draw_of(max_tokens=3))
-    assert (completion.text, completion.finish_reason) == (" sky blue", "stop")
-
-
-def test_a_limit_holds_across_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The parts have as many tokens as one completion may have."""
-    monkeypatch.setattr(stepped, "PART", 2)
-    session = Scripted(words("sky", "sky"), words("sky", "sky"), words("sky"))
-    completion = completion_of(session, draw_of(max_tokens=5))
-    assert (completion.text, completion.finish_reason) == (" sky" * 5, "length")
-    assert [draw.sampling.max_tokens for _, draw in session.sent] == [2, 2, 1]
-
-
-def test_a_stop_text_ends_a_completion_wherever_it_stands(
+@pytest.mark.parametrize(
+    ("stop", "parts", "text", "reason"),
+    [
+        (" fish", (("sky", "fish"),), " sky", "stop"),
+        ("y bl", (("red", "sky"), ("blue", "red")), " red sk", "stop"),
+        (" sky fish", (("red", "sky"), ("fish", "red")), " red", "stop"),
+        ("none", (("sky", "sky"), ("sky", "sky"), ("sky",)), " sky" * 5, "length"),
+    ],
+)
+def test_a_stop_text_and_a_limit_hold_across_parts(
     monkeypatch: pytest.MonkeyPatch,
+    stop: str,
+    parts: Sequence[Sequence[str]],
+    text: str,
+    reason: str,
 ) -> None:
     """Within a part, across the end of one, and within a token, as a server without parts."""
     monkeypatch.setattr(stepped, "PART", 2)
-    for stop, parts, text in (
-        (" fish", (("sky", "fish"),), " sky"),
-        ("y bl", (("red", "sky"), ("blue", "red")), " red sk"),
-        (" sky fish", (("red", "sky"), ("fish", "red")), " red"),
-    ):
-        session = Scripted(*(words(*part) for part in parts))
-        completion = completion_of(session, draw_of(stop=(stop,), max_tokens=9))
-        assert (completion.text, completion.finish_reason) == (text, "stop")
-        assert text_of(completion.token_ids.tolist()).startswith(text)
-
-
-def test_a_phrase_before_a_stop_text_is_kept_out() -> None:
-    """The answer that ends there is drawn again, and then has another end."""
-    session = Scripted(words("red", "fish", "sky"), words("blue"), words(""))
-    completion = completion_of(session, draw_of(stop=(" sky",), max_tokens=9))
-    assert completion.text == " blue"
+    session = Scripted(*(words(*part) for part in parts))
+    completion = completion_of(session, draw_of(stop=(stop,), max_tokens=5))
+    assert (completion.text, completion.finish_reason) == (text, reason)
+    assert text_of(completion.token_ids.tolist()).startswith(text)
+    assert [draw.sampling.max_tokens for _, draw in session.sent] == [2, 2, 1][: len(parts)]
 
 
 SIGNS = (b" x", b"\xe2", b"\x82", b"\xac", b"", b"!")

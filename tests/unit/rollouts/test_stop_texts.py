@@ -24,7 +24,6 @@ from blackbox_lb.providers.profile import load_profile
 from blackbox_lb.rollouts.columns import columns
 from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.rollouts.judging.verdict import SAMPLED
-from blackbox_lb.rollouts.positions import training_set
 from blackbox_lb.rollouts.progress import Silent
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.tasks import Task, parse_reward
@@ -69,45 +68,36 @@ def trying(
         with RolloutStore(tmp_path / "s.db") as store:
             async with Session(load_profile(profile), base_url=address, **session) as running:
                 tokenizer = await running.tokenizer()
-                return await work(
-                    Trials(
-                        running,
-                        store,
-                        tokenizer,
-                        LENGTH,
-                        Remembering(Silent()),
-                        5,
-                        seed=3,
-                        stop=(STOP,),
-                    )
-                )
+                report = Remembering(Silent())
+                trials = Trials(running, store, tokenizer, LENGTH, report, 5, seed=3, stop=(STOP,))
+                return await work(trials)
 
     return asyncio.run(go())
+
+
+async def drawn(trials: Trials, samples: int) -> list[Completion]:
+    """Completions of the training prompts."""
+    keys = await trials.collect("training", TASK.train, trials.draw(SAMPLED), samples)
+    return list(trials.store.completions(key for row in keys for key in row))
 
 
 def test_a_fit_with_a_stop_text(server: ExactServer, tmp_path: Path) -> None:
     """Every completion that was cut counts as whole, with all of its tokens; the fit says how many,
     and learns no veto of " b".
     """
-    heard: list[str] = []
 
-    async def work(trials: Trials) -> Fitted:
+    async def work(trials: Trials) -> tuple[Fitted, list[str]]:
         assert isinstance(trials.report, Remembering)
-        result = await fit(trials, TASK, PLAN)
-        heard.extend(trials.report.notices)
-        return result
+        return await fit(trials, TASK, PLAN), trials.report.notices
 
-    fitted = trying(tmp_path, server.base_url, work)
+    fitted, notices = trying(tmp_path, server.base_url, work)
     result = fitted.result
     asked = [body for path, body in server.calls if path.endswith("completions")]
     assert all(body["stop"] == [STOP] for body in asked)
     assert (result.training.incomplete, result.training.filtered) == (0, 0)
     assert fitted.bias.rollouts == 6 * 12
-    (said,) = [
-        notice
-        for notice in heard
-        if "ended at a stop text whose tokens the provider does not list" in notice
-    ]
+    ended = "ended at a stop text whose tokens the provider does not list"
+    [said] = [notice for notice in notices if ended in notice]
     assert 10 < int(said.split()[0]) < 6 * 12
     assert 1 not in fitted.bias.logit_bias
     assert 1 not in fitted.uncompiled.logit_bias
@@ -118,49 +108,25 @@ def test_a_fit_with_a_stop_text(server: ExactServer, tmp_path: Path) -> None:
 
 
 def test_what_is_read_of_a_cut_completion(server: ExactServer, tmp_path: Path) -> None:
-    """The count holds the stop text's token, the list does not; a row that says all is listed
-    leaves it out as incomplete.
+    """The count holds the stop text's token, the list does not. Of the tokens that may begin a stop
+    text, one that a completion lists as sampled can be learned of; others lose theirs.
     """
 
-    async def work(trials: Trials) -> Any:
-        keys = await trials.collect("training", TASK.train, trials.draw(SAMPLED), 6)
-        completions = list(trials.store.completions([key for row in keys for key in row]))
-        training = training_set(trials.store, TASK.train, keys, LENGTH, trials.end_tokens)
-        return completions, training, trials.end_tokens
+    async def work(trials: Trials) -> tuple[list[Completion], EndTokens]:
+        return await drawn(trials, 6), trials.end_tokens
 
-    completions, training, ends = trying(tmp_path, server.base_url, work)
-    cut = [
-        each for each in completions if each.finish_reason == "stop" and END not in each.token_ids
-    ]
-    assert len(cut) == training.tally["cut"] > 0
-    assert all(
-        each.whole and each.n_tokens == len(each.token_ids) + 1 and STOP not in each.text
-        for each in cut
-    )
-    assert any(not len(each.token_ids) for each in cut), "one began with the stop text"
+    completions, ends = trying(tmp_path, server.base_url, work)
+    cut = [one for one in completions if one.finish_reason == "stop" and END not in one.token_ids]
+    assert cut
+    for one in cut:
+        assert one.whole
+        assert one.n_tokens == len(one.token_ids) + 1
+        assert STOP not in one.text
+    assert any(not len(one.token_ids) for one in cut), "one began with the stop text"
     assert ends.stop_prefix_ids == {1}
-    assert 1 not in training.next_token.token_ids
-
-
-def test_a_token_that_was_sampled_keeps_its_id(server: ExactServer, tmp_path: Path) -> None:
-    """Of the tokens that may begin a stop text, one that a completion lists as sampled can be
-    learned of; others lose theirs.
-    """
-
-    async def work(trials: Trials) -> Any:
-        keys = await trials.collect("training", TASK.train, trials.draw(SAMPLED), 6)
-        return [
-            each for row in keys for each in trials.store.completions(row) if len(each.token_ids)
-        ]
-
-    completions = dict(enumerate(trying(tmp_path, server.base_url, work)))
-    named = {str(key): each for key, each in completions.items()}
-    found = columns(
-        named,
-        [0] * len(named),
-        [0.0] * len(named),
-        EndTokens(True, stop_prefix_ids=frozenset({0, 1})),
-    )
+    named = {str(n): one for n, one in enumerate(completions) if len(one.token_ids)}
+    beginning = EndTokens(True, stop_prefix_ids=frozenset({0, 1}))
+    found = columns(named, [0] * len(named), [0.0] * len(named), beginning)
     assert 0 in found.token_ids
     assert 0 in found.top_ids
     assert 1 not in found.top_ids
@@ -193,30 +159,26 @@ def test_too_many_stop_texts_cost_nothing(gateway: RulesGateway, tmp_path: Path)
     assert gateway.requests == []
 
 
-@pytest.mark.parametrize("endpoint", ["chat", "completions"])
+@pytest.mark.parametrize(
+    ("endpoint", "model", "unlisted"),
+    [("chat", "gpt-4o-mini", {0, 1}), ("completions", "gpt-3.5-turbo-instruct", {0})],
+)
 def test_stop_texts_under_openais_rules(
-    gateway: RulesGateway, tmp_path: Path, endpoint: Endpoint
+    gateway: RulesGateway, tmp_path: Path, endpoint: Endpoint, model: str, unlisted: set[int]
 ) -> None:
     """Chat lists what is before the stop text, the legacy endpoint more than it counts: both are
     whole, all requests valid.
     """
-    model = "gpt-4o-mini" if endpoint == "chat" else "gpt-3.5-turbo-instruct"
 
     async def work(trials: Trials) -> list[Completion]:
-        keys = await trials.collect("training", TASK.train, trials.draw(SAMPLED), 4)
-        return [each for row in keys for each in trials.store.completions(row)]
+        return await drawn(trials, 4)
 
-    completions = trying(
-        tmp_path, gateway.base_url, work, **{**HOSTED, "model": model, "endpoint": endpoint}
-    )
+    session = {**HOSTED, "model": model, "endpoint": endpoint}
+    completions = trying(tmp_path, gateway.base_url, work, **session)
     assert gateway.invalid_requests == []
     assert all(body["stop"] == [STOP] and "n" not in body for body in gateway.requests)
-    cut = [
-        each for each in completions if each.n_tokens > len(each.token_ids) or 1 in each.token_ids
-    ]
-    assert cut
-    assert all(each.whole for each in completions)
-    assert not any(STOP in each.text for each in completions)
-    for each in completions:
-        assert each.n_tokens - len(each.token_ids) in ((0, 1) if endpoint == "chat" else (0,))
-        assert 1 not in each.token_ids[:-1]
+    assert all(one.whole for one in completions)
+    assert not any(STOP in one.text for one in completions)
+    assert {one.n_tokens - len(one.token_ids) for one in completions} == unlisted
+    assert any(one.n_tokens > len(one.token_ids) or 1 in one.token_ids for one in completions)
+    assert not any(1 in one.token_ids[:-1] for one in completions)

@@ -25,12 +25,9 @@ TEXTS = ("a ", "<th", "ink>", "b ", "</think>", "c")
 INSIDE = "inside:<think>..</think>"
 
 
-def completion(
-    *tokens: int, reason: str = "stop", generated: int | None = None, listed: bool = True
-) -> Completion:
+def completion(*tokens: int, reason: str = "stop", generated: int | None = None) -> Completion:
     """One of these tokens."""
-    ids = np.array(tokens if listed else (), np.int32)
-    made = len(tokens) if generated is None else generated
+    ids = np.array(tokens, np.int32)
     return Completion(
         "".join(TEXTS[token] for token in tokens),
         reason,
@@ -38,8 +35,8 @@ def completion(
         np.zeros(len(ids), np.float32),
         np.zeros((len(ids), 0), np.int32),
         np.zeros((len(ids), 0), np.float32),
-        token_bytes={token: TEXTS[token].encode() for token in set(tokens)} if listed else {},
-        generated=made,
+        token_bytes={token: TEXTS[token].encode() for token in set(tokens)},
+        generated=len(tokens) if generated is None else generated,
     )
 
 
@@ -61,10 +58,12 @@ def test_tokens_inside_and_outside(
     tokens the text is shared out.
     """
     thinking = Thinking.parse(spec)
-    assert thinking.lengths(completion(*tokens)) == lengths
-    unlisted = thinking.lengths(completion(*tokens, listed=False))
-    assert (sum(unlisted[:2]), unlisted[2]) == (len(tokens), lengths[2])
-    assert abs(unlisted[0] - lengths[0]) <= 2
+    listed = completion(*tokens)
+    assert thinking.lengths(listed) == lengths
+    unlisted = replace(completion(generated=len(tokens)), text=listed.text)
+    found = thinking.lengths(unlisted)
+    assert (sum(found[:2]), found[2]) == (len(tokens), lengths[2])
+    assert abs(found[0] - lengths[0]) <= 2
 
 
 def test_bytes_come_from_the_store_when_one_is_missing() -> None:
@@ -90,40 +89,25 @@ def test_bytes_come_from_the_store_when_one_is_missing() -> None:
     assert thinking.lengths(completion(1, 2, 3, generated=5, reason="length")) == (3, 2, False)
 
 
-@pytest.mark.parametrize(
-    "spec", ["first", "after:x", "inside:a", "until:", "until:x,first", "think"]
-)
-def test_what_is_no_thinking(spec: str) -> None:
-    """Said with the value and the remedy."""
-    with raises_naming(InputError, repr(spec), "inside:OPEN..CLOSE", "until:TEXT"):
-        Thinking.parse(spec)
-
-
 def test_rewards_count_what_is_named() -> None:
-    """All, thinking or answer; where thinking never ends, all of it counts."""
-    example, done, cut = (
-        Example("x", Prompt.user("?"), ("c",)),
-        completion(1, 2, 3, 3, 4, 5),
-        completion(1, 2, 3, 3),
-    )
-    made = {
-        count: parse_reward("length", max_tokens=12, thinking=INSIDE, count=count)
-        for count in ("all", "thinking", "answer")
-    }
-    assert [np.exp(each.score(example, done).value) for each in made.values()] == pytest.approx(
-        [2, 4, 4]
-    )
-    assert [np.exp(each.score(example, cut).value) for each in made.values()] == pytest.approx(
-        [3, 3, 3]
-    )
-    assert made["thinking"].label == "T/len (len: thinking)"
+    """All, thinking or answer; where thinking never ends, all of it counts. What is no thinking is
+    refused with the remedy.
+    """
+    example = Example("x", Prompt.user("?"), ("c",))
+    done, cut = completion(1, 2, 3, 3, 4, 5), completion(1, 2, 3, 3)
+    for count, values in (("all", (2, 3)), ("thinking", (4, 3)), ("answer", (4, 3))):
+        reward = parse_reward("length", max_tokens=12, thinking=INSIDE, count=count)
+        found = [np.exp(reward.score(example, drawn).value) for drawn in (done, cut)]
+        assert found == pytest.approx(values)
     short = parse_reward("correct-and-short", max_tokens=12, thinking=INSIDE, count="thinking")
     assert np.exp(short.score(example, done).value) == pytest.approx(4)
     assert short.score(Example("x", Prompt.user("?"), ("z",)), done).value == -np.inf
-    with raises_naming(InputError, "``thinking``"):
-        parse_reward("length", max_tokens=9, count="thinking")
+    assert short.label == "correct x T/len (len: thinking)"
     with raises_naming(InputError, "``thinking``"):
         parse_reward("contains", max_tokens=9, count="answer", thinking=INSIDE)
+    for spec in ("first", "after:x", "inside:a", "until:", "until:x,first", "think"):
+        with raises_naming(InputError, repr(spec), "inside:OPEN..CLOSE", "until:TEXT"):
+            parse_reward("length", max_tokens=9, thinking=spec)
 
 
 def test_metrics_of_thinking() -> None:
@@ -131,12 +115,8 @@ def test_metrics_of_thinking() -> None:
     the third less is better.
     """
     reward = parse_reward("contains", max_tokens=12, thinking=INSIDE)
-    round_and_round = completion(1, 2, *[3, 0] * 20, reason="length")
-    found = score(
-        reward,
-        [Example("x", Prompt.user("?"), ("c",))],
-        [[completion(1, 2, 3, 4, 5), round_and_round]],
-    )
+    drawn = [completion(1, 2, 3, 4, 5), completion(1, 2, *[3, 0] * 20, reason="length")]
+    found = score(reward, [Example("x", Prompt.user("?"), ("c",))], [drawn])
     metrics = {name: rows[0].tolist() for name, rows in found.metrics("contains").items()}
     assert metrics == {
         "contains": [1, 0],
@@ -148,9 +128,6 @@ def test_metrics_of_thinking() -> None:
         "loops": [0, 1],
     }
     assert {"tokens", "thinking tokens", "answer tokens", "loops", "Jensen-Shannon"} == LOWER
-    assert "thinking tokens" not in score(parse_reward("contains", max_tokens=9), [], []).metrics(
-        "contains"
-    )
 
 
 def test_a_loop_is_the_same_tokens_again_and_again() -> None:

@@ -61,30 +61,6 @@ def wide(tokens: int, seed: int, width: int = 200) -> Completion:
     )
 
 
-def test_positions_are_the_listed_ones(tmp_path: Path) -> None:
-    """A provider that counts an end token that it does not list has one more token than positions,
-    and rewards count it.
-    """
-    training = trained(tmp_path, [replace(completion("hi"), generated=4), completion("hi", 2)])
-    assert training.rollouts.lengths.tolist() == [3, 2]
-    assert training.rollouts.rewards.tolist() == pytest.approx([np.log(9 / 4), np.log(9 / 2)])
-    assert (training.tally["incomplete"], training.tally["filtered"]) == (0, 0)
-    assert training.left_out == []
-
-
-def test_propensities_are_read_where_they_are_told(tmp_path: Path) -> None:
-    """Where a provider tells the policy that sampled from the base model, inverse propensities read
-    the former.
-    """
-    told = replace(completion("hi"), propensities=np.array([-1.0, -1.25, -1.5], dtype=np.float32))
-    training = trained(tmp_path, [told, completion("hi", 1)])
-    assert training.rollouts.logprobs.tolist() == [-1.0, -1.25, -1.5, -2.0]
-    assert training.rollouts.top_ids.shape == (4, 0)
-    assert training.next_token.by_token(np.array([0])).mass(0)[1].tolist() == pytest.approx(
-        [np.exp(-0.4)] * 4
-    )
-
-
 @pytest.mark.parametrize("reason", ["error", "network_error", "some_new_word", ""])
 def test_what_an_older_store_holds_as_whole_is_left_out(tmp_path: Path, reason: str) -> None:
     """Older versions stored what the host broke off as whole: it is read as not whole, neither
@@ -110,17 +86,26 @@ def test_what_an_older_store_holds_as_whole_is_left_out(tmp_path: Path, reason: 
     assert repr(reason or None) in scores.unscored
 
 
+def told(*logprobs: float) -> Completion:
+    """A completion whose policy drew with these logprobs."""
+    return replace(completion("hi"), propensities=np.array(logprobs, dtype=np.float32))
+
+
 def test_a_policy_of_its_own_that_drew_is_not_the_base_model(tmp_path: Path) -> None:
-    """Where a provider's sampling probabilities are not those of its lists, the policy that drew is
-    not known; where they agree but for rounding, it is the base model.
+    """Where a provider tells the policy that sampled from the base model, inverse propensities read
+    the former. Where they differ, the policy that drew is not known; where they agree but for
+    rounding, it is the base model. Propensities that do not match the tokens are refused.
     """
-    same = replace(
-        completion("hi"), propensities=np.array([-2.0, -2.001, -1.999], dtype=np.float32)
-    )
-    other = replace(completion("hi"), propensities=np.array([-1.0, -1.25, -1.5], dtype=np.float32))
-    assert trained(tmp_path / "a", [same, completion("hi")]).rollouts.is_of_base.all()
-    rollouts = trained(tmp_path / "b", [other, completion("hi")]).rollouts
-    assert rollouts.is_of_base.tolist() == [False, True]
+    training = trained(tmp_path / "a", [told(-1.0, -1.25, -1.5), completion("hi", 1)])
+    assert training.rollouts.logprobs.tolist() == [-1.0, -1.25, -1.5, -2.0]
+    assert training.rollouts.top_ids.shape == (4, 0)
+    masses = training.next_token.by_token(np.array([0])).mass(0)[1]
+    assert masses.tolist() == pytest.approx([np.exp(-0.4)] * 4)
+    assert training.rollouts.is_of_base.tolist() == [False, True]
+    same = [told(-2.0, -2.001, -1.999), completion("hi")]
+    assert trained(tmp_path / "b", same).rollouts.is_of_base.all()
+    with raises_naming(InputError, "logprobs"):
+        columns({"a": told(0.0, 0.0)}, [0], [0.0])
 
 
 def test_bounds_are_kept_position_by_position(tmp_path: Path) -> None:
@@ -134,49 +119,36 @@ def test_bounds_are_kept_position_by_position(tmp_path: Path) -> None:
     assert statistics_of(training.rollouts, 1.0, unobserved="drop").drawn == 3
 
 
-def test_what_is_left_out_is_counted_by_reason(tmp_path: Path) -> None:
-    """Incomplete and filtered completions are told apart, whether the filter left text or not."""
-    cut = replace(completion("cut"), finish_reason="content_filter")
-    for drawn, incomplete, filtered in (
-        ([completion("hi"), replace(completion("hi"), whole=False)], 1, 0),
-        ([completion("hi"), Completion.empty("content_filter")], 0, 1),
-        (
-            [
-                completion("hi"),
-                cut,
-                replace(
-                    completion("hi"), whole=False, token_ids=np.array([0, UNNAMED, 2], np.int32)
-                ),
-            ],
-            1,
-            1,
-        ),
-    ):
-        folder = tmp_path / f"{incomplete}{filtered}"
-        training = trained(folder, drawn)
-        assert (training.tally["incomplete"], training.tally["filtered"]) == (incomplete, filtered)
-        assert len(training.rollouts.keys) == 1
-        assert len(training.left_out) == bool(incomplete) + bool(filtered)
-        assert all(
-            sentence.startswith("1 completions are left out") for sentence in training.left_out
-        )
-
-
-def test_nothing_left_is_an_error_that_says_why(tmp_path: Path) -> None:
-    """Without a single complete completion there is nothing to learn from; filtered ones are
-    named.
+@pytest.mark.parametrize(
+    ("others", "incomplete", "filtered"),
+    [
+        ([replace(completion("hi"), whole=False)], 1, 0),
+        ([Completion.empty("content_filter")], 0, 1),
+        ([replace(completion("cut"), finish_reason="content_filter")], 0, 1),
+        ([replace(completion("hi"), whole=False, token_ids=np.array([0, UNNAMED, 2], np.int32))], 1, 0),
+        ([completion("ab", tokens=0)], 1, 0),
+    ],
+)  # fmt: skip
+def test_what_is_left_out_is_counted_by_reason(
+    tmp_path: Path, others: list[Completion], incomplete: int, filtered: int
+) -> None:
+    """Incomplete and filtered completions are told apart, whether the filter left text or not.
+    Without a single complete one there is nothing to learn from. An end token that is counted and
+    not listed counts in the reward alone, and a completion that two examples share counts once.
     """
-    with raises_naming(NoLogprobs, "2", "1"):
-        trained(
-            tmp_path, [Completion.empty("content_filter"), replace(completion("hi"), whole=False)]
-        )
-
-
-def test_columns_of_different_lengths_are_refused() -> None:
-    """Propensities that do not match the tokens never reach an estimator."""
-    short = replace(completion("hi"), propensities=np.zeros(2, dtype=np.float32))
-    with raises_naming(InputError, "logprobs"):
-        columns({"a": short}, [0], [0.0])
+    drawn = [replace(completion("hi"), generated=4), *others]
+    training = trained(tmp_path / "some", drawn)
+    assert (training.tally["incomplete"], training.tally["filtered"]) == (incomplete, filtered)
+    assert training.rollouts.lengths.tolist() == [3]
+    assert training.rollouts.rewards.tolist() == pytest.approx([np.log(9 / 4)])
+    [sentence] = training.left_out
+    assert sentence.startswith("1 completions are left out")
+    with raises_naming(NoLogprobs, "1"):
+        trained(tmp_path / "none", others)
+    with RolloutStore(tmp_path / "s.db") as store:
+        keys = [store.add(SETTINGS, EXAMPLES[0].prompt, n, completion("hi")) for n in range(2)]
+        training = training_set(store, [EXAMPLES[0], EXAMPLES[0]], [keys, keys], REWARD)
+    assert training.rollouts.keys == tuple(keys)
 
 
 def in_small_pieces(patch: pytest.MonkeyPatch) -> None:
@@ -286,21 +258,3 @@ def test_what_is_kept_of_a_mixture(tmp_path: Path) -> None:
         assert sorted(training.rollouts.lengths.tolist()) == [0, 3, 3]
         assert training.next_token.unnamed.any() == hidden
         assert projection(training.rollouts, next_token=training.next_token).converged
-
-
-def test_equal_prompts_share_their_completions(tmp_path: Path) -> None:
-    """A completion that stands under two examples counts once, for the last of them."""
-    with RolloutStore(tmp_path / "s.db") as store:
-        keys = [
-            store.add(SETTINGS, EXAMPLES[0].prompt, n, completion("hi", 2 + n)) for n in range(2)
-        ]
-        training = training_set(store, [EXAMPLES[0], EXAMPLES[0]], [keys, keys], REWARD)
-    assert training.rollouts.keys == tuple(keys)
-    assert training.rollouts.prompts.tolist() == [1, 1]
-
-
-@pytest.mark.parametrize("generated", [5, None])
-def test_completions_without_tokens_teach_nothing(tmp_path: Path, generated: int | None) -> None:
-    """Also where the provider counts some; the error says of how many completions."""
-    with raises_naming(NoLogprobs, "1", "0"):
-        trained(tmp_path, [replace(completion("ab", tokens=0), generated=generated)])

@@ -11,8 +11,7 @@ from typing import Literal
 import pytest
 
 from blackbox_lb.errors import DataError, InputError
-from blackbox_lb.jobs.runs.conclusion import understood
-from blackbox_lb.tasks import Task, load_task, parse_reward
+from blackbox_lb.tasks import Task, load_examples, load_task, parse_reward
 from blackbox_lb.tasks.sets.labels import (
     MOST_LABELS,
     OPENING,
@@ -22,7 +21,8 @@ from blackbox_lb.tasks.sets.labels import (
     labels_of_task,
 )
 from blackbox_lb.types import Completion, Example, Prompt, ToolCall, with_calls
-from tests.support.commands import blb
+from tests.support.commands import blb, options, refused
+from tests.support.errors import names as named_in
 from tests.support.errors import raises_naming
 from tests.support.questions import write_rows
 
@@ -33,121 +33,67 @@ def rows(*answers: tuple[str, ...] | str) -> list[Example]:
     """An example for each answer, or tuple of accepted answers."""
     return [
         Example(
-            str(number),
-            Prompt.user(f"question {number}"),
-            (each,) if isinstance(each, str) else each,
+            str(n), Prompt.user(f"question {n}"), (answer,) if isinstance(answer, str) else answer
         )
-        for number, each in enumerate(answers)
+        for n, answer in enumerate(answers)
     ]
 
 
-def test_labels_are_the_few_answers_of_the_training_rows() -> None:
-    """Case makes no label; too many answers, too few rows of each, one label or a row without an
-    answer are no decision.
-    """
-    labels = Labels.found_in(rows(*["yes"] * 3, *["No"] * 2, "no"))
+def found_in(examples: list[Example]) -> Labels:
+    """The labels that the examples have."""
+    labels = Labels.found_in(examples)
     assert labels is not None
-    assert labels.names == ("No", "yes")
-    assert Labels.found_in(rows("yes", "no")) is None
-    assert Labels.found_in(rows(*["yes"] * 9)) is None
-    assert (
-        Labels.found_in([*rows(*["yes"] * 9, *["no"] * 9), Example("x", Prompt.user("?"))]) is None
+    return labels
+
+
+# Which texts are labels
+
+
+def test_labels_are_the_few_answers_of_the_rows() -> None:
+    """Case, width and the form of composition make no label, and the commonest spelling names it;
+    too many answers, too few rows of each, one label or a row without an answer are no decision.
+    """
+    data = rows(
+        *["Billing"] * 5, "billing", " BILLING", *["Caf\u00e9"] * 3, "Cafe\u0301", "ｃａｆ\u00e9"
     )
+    labels = found_in(data)
+    assert labels.counts(data) == {"Billing": 7, "Caf\u00e9": 5}
     many = [f"label {number}" for number in range(MOST_LABELS + 1) for _ in range(3)]
-    assert Labels.found_in(rows(*many)) is None
-    assert Labels.found_in(rows(*many[:-3])) is not None
+    assert len(found_in(rows(*many[:-3])).names) == MOST_LABELS
+    for examples in (
+        rows(*many),
+        rows("yes", "no"),
+        rows(*["yes"] * 9),
+        [*rows(*["yes"] * 9, *["no"] * 9), Example("x", Prompt.user("?"))],
+    ):
+        assert Labels.found_in(examples) is None
 
 
 def test_rows_to_choose_on_count() -> None:
-    """Four rows to learn from are too few for two labels, nine with those to choose on are not; the
-    first line of a fit says how other answers were taken.
-    """
-    examples = rows(*"yyynyynnn", *"yn" * 5)
-    task = Task("few", tuple(examples[:4]), tuple(examples[4:9]), tuple(examples[9:]))
+    """Four rows to learn from are too few for two labels, nine with those to choose on are not."""
+    examples = tuple(rows(*"yyynyynnn", *"yn" * 5))
+    task = Task("few", examples[:4], examples[4:9], examples[9:])
+    assert Labels.found_in(task.train) is None
     labels = labels_of_task(None, None, task)
     assert labels is not None
     assert sorted(labels.names) == ["n", "y"]
-    texts = Task("texts", tuple(rows("a", "b")), tuple(rows("c")), tuple(rows("d")), max_tokens=4)
-    assert labels_of_task(None, None, texts) is None
-    reward = parse_reward("contains", max_tokens=4)
-    assert "answers: 4 different ones, taken as texts" in understood(texts, reward, None)
 
 
-def test_answers_beside_a_label_count_as_it() -> None:
-    """A row's list of accepted answers says which texts are one label."""
+def test_answers_beside_a_label_count_as_it(tmp_path: Path) -> None:
+    """A row's list of accepted answers says which texts are one label; answers of another row of
+    the same prompt are labels of their own.
+    """
     labels = Labels.named(["yes", "no"], rows(("yes", "correct"), "no", ("true", "Yes")))
-    assert [
-        labels.said(text)
-        for text in ("Correct!", "TRUE.", "No, it is not true", "maybe", "yesterday")
-    ] == [0, 0, 1, None, None]
+    texts = ("Correct!", "TRUE.", "No, it is not true", "maybe", "yesterday")
+    assert [labels.said(text) for text in texts] == [0, 0, 1, None, None]
     assert labels.of(rows("correct")[0]) == 0
     assert labels.of(rows("perhaps")[0]) is None
-    assert labels.counts(rows("yes", "no", "no")) == {"no": 2, "yes": 1}
-
-
-def test_the_label_that_a_text_begins_with_is_the_longest_one() -> None:
-    """At word boundaries, whatever its case and signs; a label further on does not count."""
-    labels = Labels.named(["not", "not sure", "2"], rows("not", "not sure", "2"))
-    texts = {
-        "Not sure, really": 1,
-        " **not** today": 0,
-        "nothing": None,
-        "2, or 3": 2,
-        "20": None,
-        "It is 2": None,
-        "": None,
-    }
-    assert {text: labels.begun(text) for text in texts} == texts
-
-
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("A good answer is B", "B"),
-        ("Sure! A safe guess: C", "C"),
-        ("A is right, not B", "A"),
-        ("Option A fits", "A"),
-        ("**C**, a clear case", "C"),
-        ("(b)", None),
-        ("I think it is C", "C"),
-        ("I'm for B", "B"),
-        ("I, because A and B are wrong", "I"),
-        ("vitamin-C or e.g. a T-shirt: B", "B"),
-        ("A. first\nB. second\nC. third", "A"),
-    ],
-)
-def test_a_letter_is_named_in_its_case_and_is_no_article(text: str, said: str | None) -> None:
-    """The article "A" and the pronoun "I" name no label, nor do letters inside of words."""
-    labels = Labels.named("ABCI", rows("A", "B", "C", "I"))
-    number = labels.said(text)
-    assert (None if number is None else labels.names[number]) == said
-    for name in labels.names:
-        assert labels.matcher(rows(name)[0], text) == (name == said)
-
-
-def test_right_is_the_first_label_named() -> None:
-    """A model that repeats the list of labels names the first of the list and nothing else."""
-    labels = Labels.named(["sport", "world", "not sport"], rows("sport", "world", "not sport"))
-    parrot = "Is it sport, world or not sport?"
-    assert [labels.matcher(rows(name)[0], parrot) for name in labels.names] == [True, False, False]
-    assert labels.matcher(rows("not sport")[0], "It is not sport.")
-    assert not labels.matcher(rows("sport")[0], "It is not sport.")
-    assert not labels.matcher(rows("sport")[0], "None of these")
-
-
-def test_a_row_that_accepts_two_labels_is_right_for_both() -> None:
-    """They stay two labels; an answer that is no label counts as one more."""
-    both = rows(("sport", "world"), "sport", "world")
-    labels = Labels.named(["sport", "world"], both)
-    assert labels.said("world") == 1
-    assert [labels.matcher(both[0], text) for text in ("World.", "sport", "none")] == [
-        True,
-        True,
-        False,
-    ]
-    (unseen,) = rows("business")
-    assert labels.matcher(unseen, "Business, or world")
-    assert not labels.matcher(unseen, "World, or business")
+    data = [{"prompt": f"p{n}", "answer": ["yes", "yep"]} for n in range(4)]
+    data += [{"prompt": f"n{n}", "answer": "no"} for n in range(4)]
+    data += [{"prompt": "p0", "answer": "no"}, {"prompt": "p0", "answer": "maybe"}]
+    joined = found_in(load_examples(write_rows(tmp_path / "a.jsonl", data)))
+    assert joined.names == ("maybe", "no", "yes")
+    assert joined.accepted[2] == frozenset({"yes", "yep"})
 
 
 @pytest.mark.parametrize(
@@ -169,98 +115,6 @@ def test_wrong_labels_are_refused(
         Labels.named(names, rows(*answers))
 
 
-ALIKE = [
-    ["C", "C++", "C#", "Java"],
-    ["A+", "A", "A-", "B"],
-    ["A*", "A", "B"],
-    ["AA", "AA-", "AA+", "BBB-", "BBB"],
-    ["1", "+1", "-1", "2"],
-    ["5", "5%", "$5"],
-    ["1 2", "1/2"],
-    ["R", "R&D"],
-    ["+", "0", "="],
-    ["👍", "👎"],
-    ["かき", "かぎ"],
-    ["เสื้อ", "เสือ", "แมว"],
-    ["कर्म", "करम"],
-    ["có", "cỏ", "co"],
-    ["мой", "мои"],
-    ["café", "cafe"],
-    ["bør", "bor"],
-    ["șes", "ses"],
-]
-"""Labels that differ in a sign or in a mark alone."""
-FORMS: tuple[Literal["NFC", "NFD"], ...] = ("NFC", "NFD")
-SENTENCES = [
-    "{}",
-    "{}.",
-    "**{}**",
-    "“{}”, of course",
-    "The answer is {}.",
-    "Answer: *{}*\nBecause I say so.",
-]
-
-
-@pytest.mark.parametrize("names", ALIKE, ids="/".join)
-def test_signs_and_marks_tell_labels_apart(names: list[str]) -> None:
-    """Found or named they stay as many, and a completion names the one that it holds, in either
-    form of composition.
-    """
-    data = rows(*names * 3)
-    found = Labels.found_in(data)
-    assert found is not None
-    assert set(found.names) == set(names)
-    for labels in (found, Labels.named(names, data), Labels.named(names, [])):
-        assert labels.counts(data) == dict.fromkeys(labels.names, 3)
-        for number, name in enumerate(labels.names):
-            (example,) = rows(name)
-            assert labels.of(example) == number
-            for sentence in SENTENCES:
-                for form in FORMS:
-                    text = unicodedata.normalize(form, sentence.format(name))
-                    assert labels.said(text) == number, text
-                    assert labels.matcher(example, text)
-            for form in FORMS:
-                assert labels.begun(unicodedata.normalize(form, f"{name}, that is")) == number
-
-
-@pytest.mark.parametrize(
-    ("names", "text", "expected"),
-    [
-        (["C", "C++", "Java"], "C++17", "C++"),
-        (["C", "Java"], "C++", None),
-        (["C", "Java"], "C#, or Java", "Java"),
-        (["A", "A-", "A+"], "A - the best", "A"),
-        (["A", "B"], "A- Paris", "A"),
-        (["+", "-"], "well-known", None),
-        (["café", "thé"], "Cafe", "café"),
-        (["cafe", "the"], "Café", "cafe"),
-        (["có", "cỏ"], "co", None),
-        (["72", "5"], "$72", "72"),
-        (["72", "5"], "2*36=72", "72"),
-    ],
-)
-def test_the_longest_label_is_named_and_an_accent_may_lack(
-    names: list[str], text: str, expected: str | None
-) -> None:
-    """A sign that belongs to a word makes it another; an accent counts only where labels differ in
-    it alone.
-    """
-    number = Labels.named(names, []).said(text)
-    assert (None if number is None else names[number]) == expected
-
-
-def test_a_label_is_spelled_as_most_rows_write_it() -> None:
-    """Case, white space, width and the form of composition make no label."""
-    data = rows(
-        *["Billing"] * 5, "billing", " BILLING", *["Caf\u00e9"] * 3, "Cafe\u0301", "ｃａｆ\u00e9"
-    )
-    labels = Labels.found_in(data)
-    assert labels is not None
-    assert labels.names == ("Billing", "Caf\u00e9")
-    assert labels.counts(data) == {"Billing": 7, "Caf\u00e9": 5}
-
-
 @pytest.mark.parametrize(
     "names", [("Yes", "Yes."), ("1,000", "1000"), ("(b)", "b"), ("e-mail", "e mail")]
 )
@@ -277,28 +131,137 @@ def test_the_command_counts_the_labels_that_it_is_given(tmp_path: Path) -> None:
     """Found or named, the dry run counts each; two names of one label are refused."""
     names = ["C", "C++", "C#", "Java"]
     data = rows_with(tmp_path / "d.jsonl", "answer", *names)
-    fit = ("fit", "--provider", "vllm", "--base-url", "http://127.0.0.1:9/v1", "--data", data)
-    plan = ("--reward", "accuracy", "--max-tokens", 4, "--out", tmp_path / "run", "--dry-run")
-    for more in ((), ("--labels", "C,C++,C#,Java")):
-        result = blb(*fit, *plan, *more)
+    where = options(provider="vllm", base_url="http://127.0.0.1:9/v1", data=data)
+    plan = options(reward="accuracy", max_tokens=4, out=tmp_path / "run")
+    fit = ("fit", *where, *plan, "--dry-run")
+    for labels in ((), ("--labels", "C,C++,C#,Java")):
+        result = blb(*fit, *labels)
         assert result.exit_code == 0, result.output
-        for name in names:
-            assert f"{name} 15" in result.output
-    result = blb(*fit, *plan, "--labels", "C,C++,C#,Java,java")
-    assert result.exit_code == 2
-    assert "'Java'" in result.output
-    assert "'java'" in result.output
+        assert all(f"{name} 15" in result.output for name in names)
+    assert named_in(refused(*fit, "--labels", "C,C++,C#,Java,java"), "'Java'", "'java'")
+
+
+# Which label a text names
+
+ALIKE = [
+    ["C", "C++", "C#", "Java"],
+    ["A+", "A", "A-", "B"],
+    ["A*", "A", "B"],
+    ["AA", "AA-", "AA+", "BBB-", "BBB"],
+    ["1", "+1", "-1", "2"],
+    ["5", "5%", "$5"],
+    ["1 2", "1/2"],
+    ["R", "R&D"],
+    ["+", "0", "="],
+    ["👍", "👎"],
+    ["かき", "かぎ"],
+    ["เสื้อ", "เสือ", "แมว"],
+    ["कर्म", "करम"],
+    ["có", "cỏ", "co"],
+    ["мой", "мои"],
+    ["bør", "bor"],
+    ["șes", "ses"],
+]
+"""Labels that differ in a sign or in a mark alone."""
+FORMS: tuple[Literal["NFC", "NFD"], ...] = ("NFC", "NFD")
+SENTENCES = ["{}.", "**{}**", "“{}”, of course", "The answer is {}.", "Answer: *{}*\nI say so."]
+
+
+@pytest.mark.parametrize("names", ALIKE, ids="/".join)
+def test_signs_and_marks_tell_labels_apart(names: list[str]) -> None:
+    """Found or named they stay as many, and a completion names the one that it holds, in either
+    form of composition.
+    """
+    data = rows(*names * 3)
+    assert set(found_in(data).names) == set(names)
+    for labels in (found_in(data), Labels.named(names, data), Labels.named(names, [])):
+        assert labels.counts(data) == dict.fromkeys(labels.names, 3)
+        for number, name in enumerate(labels.names):
+            [example] = rows(name)
+            assert labels.of(example) == number
+            for form in FORMS:
+                assert labels.begun(unicodedata.normalize(form, f"{name}, that is")) == number
+                for sentence in SENTENCES:
+                    text = unicodedata.normalize(form, sentence.format(name))
+                    assert labels.said(text) == number, text
+                    assert labels.matcher(example, text)
+
+
+@pytest.mark.parametrize(
+    ("names", "text", "expected"),
+    [
+        (["C", "C++", "Java"], "C++17", "C++"),
+        (["C", "Java"], "C++", None),
+        (["C", "Java"], "C#, or Java", "Java"),
+        (["A", "A-", "A+"], "A - the best", "A"),
+        (["A", "B"], "A- Paris", "A"),
+        (["+", "-"], "well-known", None),
+        (["café", "thé"], "Cafe", "café"),
+        (["cafe", "the"], "Café", "cafe"),
+        (["có", "cỏ"], "co", None),
+        (["72", "5"], "$72", "72"),
+        (["72", "5"], "2*36=72", "72"),
+        # The first label counts; a model that repeats the list names the first of the list.
+        (["sport", "world", "not sport"], "Is it sport, world or not sport?", "sport"),
+        (["sport", "world", "not sport"], "It is not sport.", "not sport"),
+        (["sport", "world", "not sport"], "None of these", None),
+        # A letter is named in its case; articles, pronouns and letters inside of words are none.
+        (list("ABCI"), "A good answer is B", "B"),
+        (list("ABCI"), "Sure! A safe guess: C", "C"),
+        (list("ABCI"), "A is right, not B", "A"),
+        (list("ABCI"), "Option A fits", "A"),
+        (list("ABCI"), "**C**, a clear case", "C"),
+        (list("ABCI"), "(b)", None),
+        (list("ABCI"), "I'm for B", "B"),
+        (list("ABCI"), "I, because A and B are wrong", "I"),
+        (list("ABCI"), "vitamin-C or e.g. a T-shirt: B", "B"),
+        (list("ABCI"), "A. first\nB. second\nC. third", "A"),
+    ],
+)
+def test_the_first_and_longest_label_is_named(
+    names: list[str], text: str, expected: str | None
+) -> None:
+    """A sign that belongs to a word makes it another; an accent counts only where labels differ in
+    it alone.
+    """
+    labels = Labels.named(names, rows(*names))
+    number = labels.said(text)
+    assert (None if number is None else names[number]) == expected
+    for name in names:
+        assert labels.matcher(rows(name)[0], text) == (name == expected)
+
+
+def test_the_label_that_a_text_begins_with_is_the_longest_one() -> None:
+    """At word boundaries, whatever its case and signs; a label further on does not count."""
+    labels = Labels.named(["not", "not sure", "2"], rows("not", "not sure", "2"))
+    texts = {
+        "Not sure, really": 1,
+        " **not** today": 0,
+        "nothing": None,
+        "2, or 3": 2,
+        "20": None,
+        "It is 2": None,
+        "": None,
+    }
+    assert {text: labels.begun(text) for text in texts} == texts
+
+
+def test_a_row_that_accepts_two_labels_is_right_for_both() -> None:
+    """They stay two labels; an answer that is no label counts as one more."""
+    examples = rows(("sport", "world"), "sport", "world")
+    labels = Labels.named(["sport", "world"], examples)
+    assert labels.said("world") == 1
+    right = [labels.matcher(examples[0], text) for text in ("World.", "sport", "none")]
+    assert right == [True, True, False]
+    [unseen] = rows("business")
+    assert labels.matcher(unseen, "Business, or world")
+    assert not labels.matcher(unseen, "World, or business")
 
 
 @pytest.mark.parametrize(
     ("labels", "is_refused"),
-    [
-        (("A+", "A-"), False),
-        (("かき", "かぎ"), False),
-        (("yes", "Yes "), True),
-        (("yes", "yes."), True),
-    ],
-)
+    [(("A+", "A-"), False), (("かき", "かぎ"), False), (("yes", "Yes "), True), (("yes", "yes."), True)],
+)  # fmt: skip
 def test_wanted_shares_are_of_labels_as_they_are_written(
     tmp_path: Path, labels: tuple[str, str], is_refused: bool
 ) -> None:
@@ -343,19 +306,6 @@ def test_every_text_has_one_of_both_labels(labels: OpenLabels, text: str, expect
     assert not labels.right([labels.names[1 - expected]], text)
 
 
-@pytest.mark.parametrize("spec", ["calls", "begins-with:", "begins-with:a,,b", "begins-with", ""])
-def test_another_form_is_refused(spec: str) -> None:
-    """A decision names its opening."""
-    with pytest.raises(InputError):
-        OpenLabels.parse(spec)
-
-
-def test_a_name_reads_as_it_was_given() -> None:
-    """Both forms."""
-    assert (CALLS.spec, SORRY.spec) == ("calls-tool", "begins-with:Sorry,I cannot")
-    assert (CALLS.names, SORRY.names) == (("call", "answer"), ("begins", "other"))
-
-
 def rows_with(path: Path, column: str, *wants: object) -> Path:
     """A data file of questions that want this in turn."""
     return write_rows(path, [{"prompt": f"Q{n}", column: wants[n % len(wants)]} for n in range(60)])
@@ -382,9 +332,13 @@ def test_the_given_answer_stands_in_want_or_answer(tmp_path: Path, column: str) 
 def test_what_is_neither_of_both_is_refused(
     tmp_path: Path, want: str, names: list[str] | None
 ) -> None:
-    """Every row wants one of both labels, and an opening has no labels of the user's."""
-    task = load_task(
-        data=rows_with(tmp_path / "a.jsonl", "want", "call", want), decide="calls-tool"
-    )
+    """Every row wants one of both labels, an opening has no labels of the user's, and a decision
+    names its opening.
+    """
+    path = rows_with(tmp_path / "a.jsonl", "want", "call", want)
+    task = load_task(data=path, decide="calls-tool")
     with pytest.raises(InputError):
         labels_of_task("calls-tool", names, task)
+    for spec in ("calls", "begins-with:", "begins-with:a,,b", "begins-with", ""):
+        with pytest.raises(InputError):
+            OpenLabels.parse(spec)

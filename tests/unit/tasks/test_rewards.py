@@ -76,10 +76,8 @@ def test_contains_finds_what_stands_between_spaces(before: str, after: str, answ
     [
         ("contains", "Oslo", ("It is Oslo.", "OSLO"), ("",)),
         ("contains", "Rome", ("The answer: **Rome**",), ("Romero lives in Rometta.",)),
-        ("contains", "N'Djamena", ("It is N’Djaména, in Chad.",), ()),
         ("contains", "New Delhi", (), ("Delhi, or New York",)),
         ("contains", "72", ("She earns $72.", "9*8=72"), ("She earns $72.50", "She earns 1,072")),
-        ("contains", "1072", ("So she earns 1,072.",), ()),
         ("contains", "5", (), ("x = -5",)),
         ("contains", "東京", ("首都は東京です",), ()),
         ("contains", "ガラス", ("ガラスがある",), ("カラスがいる",)),
@@ -88,36 +86,24 @@ def test_contains_finds_what_stands_between_spaces(before: str, after: str, answ
         ("contains", "Paris", ("Paris - the capital",), ()),
         ("contains", "C#", ("Use C# here",), ("Use C here",)),
         ("contains", "C", (), ("Use C++ here",)),
-        ("contains", "A-", ("Grade: A-",), ()),
         ("exact-match", "Oslo", (" oslo.\n",), ("It is Oslo.",)),
         ("exact-match", "Paris", ("**Paris**", "“Paris!”"), ()),
-        ("exact-match", "Port-au-Prince", ("Port au Prince",), ()),
         ("exact-match", "+", ("+",), ("-", "")),
         ("exact-match", "72", ("$72", "72 %"), ()),
         ("exact-match", "5%", ("5 %.",), ("$5", "5")),
         ("exact-match", "$5", (), ("5%",)),
         ("exact-match", "1/2", ("½",), ("1 2",)),
-        ("exact-match", "1 2", (), ("1/2",)),
         ("exact-match", "C++", ("`c++`",), ("C",)),
-        ("exact-match", "C", (), ("C++", "C#")),
         ("exact-match", "A-", ("A-.",), ("A", "A+")),
-        ("exact-match", "A*", ("**A***",), ("A",)),
-        ("exact-match", "+1", (), ("1",)),
         ("exact-match", "R&D", (), ("R D",)),
         ("exact-match", "👍", (), ("👎",)),
         ("exact-match", "かぎ", (), ("かき",)),
-        ("exact-match", "ガ", ("ｶﾞ",), ()),
         ("exact-match", "เสื้อ", (), ("เสือ",)),
-        ("exact-match", "कर्म", (), ("करम",)),
         ("exact-match", "мой", (), ("мои",)),
         ("exact-match", "ёлка", ("елка",), ()),
         ("exact-match", "có", ("co",), ("cỏ",)),
-        ("exact-match", "co", ("có",), ()),
-        ("exact-match", "ế", (), ("ê",)),
         ("exact-match", "Chișinău", ("Chisinău", "Chişinău"), ()),
         ("exact-match", "København", ("Kobenhavn",), ()),
-        ("exact-match", "Αθήνα", ("ΑΘΗΝΑ",), ()),
-        ("exact-match", "São Tomé", ("Sao Tome", "Sa\u0303o Tome\u0301"), ()),
         ("exact-match", "≠", (), ("=",)),
         ("regex:^{answer}$", "a.b", ("a.b",), ("axb",)),
         (r"regex:#### {answer}\b", "18", ("9*2\n#### 18",), ("#### 180",)),
@@ -141,59 +127,37 @@ def test_matchers_worked_examples(
 
 
 @pytest.mark.parametrize(
-    ("spec", "text", "tokens", "nats", "read"),
+    ("spec", "text", "tokens", "nats", "read", "label"),
     [
-        ("contains", "It is Oslo.", 5, 1.0, 1.0),
-        ("exact-match", "Oslo", 5, 1.0, 1.0),
-        ("regex:Os(lo|terdal)", "It is Oslo.", 5, 1.0, 1.0),
-        ("length", "anything", 12, math.log(4), 4.0),
-        ("length", "anything", 48, 0.0, 1.0),
-        ("length", "anything", 96, -math.log(2), 0.5),
-        ("length", "", 0, math.log(48), 48.0),
-        ("log-accuracy", "Oslo", 7, 0.0, 1.0),
-        ("log-accuracy", "Bergen", 7, -math.inf, 0.0),
-        ("correct-and-short", "Oslo", 12, math.log(4), 4.0),
-        ("correct-and-short", "Bergen", 12, -math.inf, 0.0),
-        ("accuracy", "Oslo", 7, 1.0, 1.0),
-        ("accuracy", "Bergen", 7, 0.0, 0.0),
-        ("accuracy-minus-length", "Oslo", 12, 0.75, 0.75),
-        ("accuracy-minus-length", "Bergen", 48, -1.0, -1.0),
-        ("accuracy-gated-length", "Oslo", 12, 4.0, 4.0),
-        ("accuracy-gated-length", "Bergen", 12, 0.0, 0.0),
+        ("contains", "It is Oslo.", 5, 1.0, 1.0, "contains"),
+        ("exact-match", "Oslo", 5, 1.0, 1.0, "exact-match"),
+        ("regex:Os(lo|terdal)", "It is Oslo.", 5, 1.0, 1.0, "matches 'Os(lo|terdal)'"),
+        ("length", "anything", 12, math.log(4), 4.0, "T/len"),
+        ("length", "anything", 96, -math.log(2), 0.5, "T/len"),
+        ("length", "", 0, math.log(48), 48.0, "T/len"),
+        ("log-accuracy", "Oslo", 7, 0.0, 1.0, "accuracy"),
+        ("log-accuracy", "Bergen", 7, -math.inf, 0.0, "accuracy"),
+        ("correct-and-short", "Oslo", 12, math.log(4), 4.0, "correct x T/len"),
+        ("correct-and-short", "Bergen", 12, -math.inf, 0.0, "correct x T/len"),
+        ("accuracy", "Oslo", 7, 1.0, 1.0, "accuracy"),
+        ("accuracy", "Bergen", 7, 0.0, 0.0, "accuracy"),
+        ("accuracy-minus-length", "Oslo", 12, 0.75, 0.75, "accuracy - len/T"),
+        ("accuracy-minus-length", "Bergen", 48, -1.0, -1.0, "accuracy - len/T"),
+        ("accuracy-gated-length", "Oslo", 12, 4.0, 4.0, "correct x T/len"),
+        ("accuracy-gated-length", "Bergen", 12, 0.0, 0.0, "correct x T/len"),
     ],
 )
 def test_rewards_worked_examples(
-    spec: str, text: str, tokens: int, nats: float, read: float
+    spec: str, text: str, tokens: int, nats: float, read: float, label: str
 ) -> None:
-    """With T = 48 tokens each reward has the value its formula gives, and is read on its scale."""
+    """With T = 48 tokens each reward has the value its formula gives, and is read on its scale
+    under its label.
+    """
     reward = parse_reward(spec, max_tokens=48)
     value = reward.score(OSLO, completion(text, tokens)).value
     assert value == pytest.approx(nats)
     assert reward.displayed(value) == pytest.approx(read)
-
-
-@pytest.mark.parametrize(
-    ("spec", "is_log", "needs_answer", "label"),
-    [
-        ("contains", False, True, "contains"),
-        ("regex:^A", False, False, "matches '^A'"),
-        ("regex:^{answer}", False, True, "matches '^{answer}'"),
-        ("length", True, False, "T/len"),
-        ("log-accuracy", True, True, "accuracy"),
-        ("correct-and-short", True, True, "correct x T/len"),
-        ("accuracy-minus-length", False, True, "accuracy - len/T"),
-        ("accuracy-gated-length", False, True, "correct x T/len"),
-        ("math:dist", False, False, "math:dist"),
-    ],
-)
-def test_each_reward_says_how_it_is_read(
-    spec: str, is_log: bool, needs_answer: bool, label: str
-) -> None:
-    """Scale, label and whether an answer is needed are facts of the reward."""
-    reward = parse_reward(spec, max_tokens=48)
-    assert (reward.name, reward.needs_answer, reward.label) == (spec, needs_answer, label)
-    assert (reward.displayed(0.0) == 1.0) is is_log
-    assert reward.max_tokens == 48
+    assert (reward.name, reward.label) == (spec, label)
 
 
 def test_the_correctness_matcher_gates_the_reward() -> None:
@@ -204,81 +168,44 @@ def test_the_correctness_matcher_gates_the_reward() -> None:
     searched = parse_reward("log-accuracy", max_tokens=48, correct="regex:Oslo")
     assert searched.score(asked(), wordy).value == 0.0
     assert not searched.needs_answer
+    exact = parse_reward("exact-match", max_tokens=48, correct="contains")
+    assert exact.correct(OSLO, wordy) is False
 
 
 def test_accuracy_is_known_where_there_is_an_answer() -> None:
     """``correct`` is a truth value with an answer, and None, not False, without one."""
     reward = parse_reward("length", max_tokens=48)
+    assert not reward.needs_answer
     assert reward.correct(OSLO, completion("It is Oslo.")) is True
     assert reward.correct(OSLO, completion("Bergen")) is False
     assert reward.correct(asked(), completion("Bergen")) is None
-    exact = parse_reward("exact-match", max_tokens=48, correct="contains")
-    assert exact.correct(OSLO, completion("It is Oslo.")) is False
-
-
-GATED = [
-    "accuracy",
-    "log-accuracy",
-    "correct-and-short",
-    "accuracy-gated-length",
-    "accuracy-minus-length",
-]
-
-
-@pytest.mark.parametrize("spec", ["contains", "exact-match", "regex:{answer}", *GATED])
-def test_an_example_without_answer_is_refused(spec: str) -> None:
-    """A reward that compares never scores an example with nothing to compare with."""
-    with raises_naming(DataError, "'q1'"):
-        parse_reward(spec, max_tokens=48).score(asked(), completion("Oslo"))
-
-
-@given(st.integers(1, 500), st.integers(1, 500))
-def test_shorter_is_better(one: int, two: int) -> None:
-    """Among correct completions, the order by reward is the reverse order by length."""
-    reward = parse_reward("correct-and-short", max_tokens=100)
-    first, second = (reward.score(OSLO, completion("Oslo", n)).value for n in (one, two))
-    assert (first > second) == (one < two)
-
-
-@given(st.sampled_from(["Oslo", "Bergen"]), st.integers(0, 100))
-def test_the_formulas_of_the_paper_agree(text: str, tokens: int) -> None:
-    """The compression reward is the exponential of its logarithm, and accuracy less a share of the
-    limit lies within [-1, 1].
-    """
-    values = {
-        spec: parse_reward(spec, max_tokens=100).score(OSLO, completion(text, tokens)).value
-        for spec in GATED
-    }
-    assert math.exp(values["correct-and-short"]) == pytest.approx(values["accuracy-gated-length"])
-    assert math.exp(values["log-accuracy"]) == values["accuracy"]
-    assert -1 <= values["accuracy-minus-length"] <= 1
-    assert values["accuracy"] - values["accuracy-minus-length"] == pytest.approx(
-        max(tokens, 1) / 100
-    )
 
 
 @pytest.mark.parametrize(
-    ("spec", "correct", "tokens", "facts"),
+    "spec",
     [
-        ("regex:(", "contains", 48, ("'('", "missing )")),
-        ("regex:", "contains", 48, ("'regex:'", "PATTERN")),
-        ("length", "regex:[", 48, ("'['",)),
-        ("length", "fuzzy", 48, ("'fuzzy'", "exact-match", "contains")),
-        ("length", "contains", 0, ("max_tokens", "0", "1")),
+        "contains",
+        "exact-match",
+        "regex:{answer}",
+        "accuracy",
+        "log-accuracy",
+        "correct-and-short",
+        "accuracy-gated-length",
+        "accuracy-minus-length",
     ],
 )
-def test_broken_specs_are_refused_before_anything_is_sampled(
-    spec: str, correct: str, tokens: int, facts: tuple[str, ...]
-) -> None:
-    """A pattern, matcher or limit that cannot work is an error of parse_reward, not of the first
-    score.
-    """
-    with raises_naming(InputError, *facts):
-        parse_reward(spec, max_tokens=tokens, correct=correct)
+def test_an_example_without_answer_is_refused(spec: str) -> None:
+    """A reward that compares never scores an example with nothing to compare with."""
+    reward = parse_reward(spec, max_tokens=48)
+    assert reward.needs_answer
+    with raises_naming(DataError, "'q1'"):
+        reward.score(asked(), completion("Oslo"))
 
 
-def test_a_reward_too_large_to_read_is_refused() -> None:
-    """exp(710) is no double; the error says the limit."""
+def test_numbers_that_cannot_be_are_refused() -> None:
+    """A limit of no tokens, and exp(710), which is no double."""
+    with raises_naming(InputError, "max_tokens", "0", "1"):
+        parse_reward("length", max_tokens=0)
     with raises_naming(InputError, "709"):
         parse_reward("length", max_tokens=48).displayed(710.0)
 
@@ -289,21 +216,16 @@ Module = Callable[[str], str]
 
 
 @pytest.fixture
-def module(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
-) -> Iterator[Module]:
+def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Module]:
     """Write a module into the working directory and return its name."""
     monkeypatch.chdir(tmp_path)
-    before = set(sys.modules)
 
     def write(text: str) -> str:
         (tmp_path / "own_reward_for_test.py").write_text(text)
         return "own_reward_for_test"
 
     yield write
-    for name in set(sys.modules) - before:
-        if name.startswith("own_reward"):
-            del sys.modules[name]
+    sys.modules.pop("own_reward_for_test", None)
 
 
 @pytest.mark.parametrize(
@@ -322,9 +244,7 @@ def test_a_users_function_is_called_with_example_and_completion(
     """A module in the working directory is found, and numbers of Python and numpy are taken as
     nats.
     """
-    name = module(
-        f"import math\nimport numpy as np\ndef f(example, completion):\n    return {body}\n"
-    )
+    name = module(f"import numpy as np\ndef f(example, completion):\n    return {body}\n")
     path = list(sys.path)
     reward = parse_reward(f"{name}:f", max_tokens=48)
     assert reward.score(OSLO, completion("Oslo")).value == nats
@@ -349,49 +269,44 @@ def test_a_users_function_must_return_a_number(
 ) -> None:
     """Anything but a finite number is refused with the function's name and the example."""
     name = module(f"def f(example, completion):\n    return {body}\n")
-    with raises_naming(InputError, f"{name}:f", "'q1'", *facts) as caught:
+    with raises_naming(InputError, f"{name}:f", "'q1'", *facts):
         parse_reward(f"{name}:f", max_tokens=48).score(OSLO, completion("Oslo"))
-    if "ZeroDivisionError" in facts:
-        assert isinstance(caught.value.__cause__, ZeroDivisionError)
 
 
 @pytest.mark.parametrize(
-    ("text", "attribute", "facts"),
+    ("text", "facts"),
     [
-        ("def g(e, c): ...\n", "f", ("own_reward_for_test.py", "'f'", "'g'")),
-        ("f = 3\n", "f", ("3", "(example, completion)")),
-        ("def f(text): ...\n", "f", ("(text)", "(example, completion)")),
-        ("async def f(e, c): ...\n", "f", ("asynchronous",)),
-        (
-            "import own_reward_missing_part\n",
-            "f",
-            ("ModuleNotFoundError", "'own_reward_missing_part'"),
-        ),
-        ("raise SystemExit(1)\n", "f", ("SystemExit",)),
+        ("def g(e, c): ...\n", ("own_reward_for_test.py", "'f'", "'g'")),
+        ("def f(text): ...\n", ("(text)", "(example, completion)")),
+        ("import own_reward_missing_part\n", ("'own_reward_missing_part'",)),
+        ("raise SystemExit(1)\n", ("SystemExit",)),
     ],
 )
 def test_a_module_that_cannot_serve_is_explained_at_once(
-    module: Module, text: str, attribute: str, facts: tuple[str, ...]
+    module: Module, text: str, facts: tuple[str, ...]
 ) -> None:
     """What is wrong with the module or the function is said before anything is sampled."""
     name = module(text)
     with raises_naming(InputError, name, *facts):
-        parse_reward(f"{name}:{attribute}", max_tokens=48)
-
-
-def test_regex_before_the_colon_is_always_a_pattern(module: Module, tmp_path: Path) -> None:
-    """A module called regex cannot be named: the prefix decides, as documented."""
-    (tmp_path / "regex.py").write_text("def f(e, c): return 5\n")
-    assert parse_reward("regex:f", max_tokens=48).score(OSLO, completion("of")).value == 1.0
+        parse_reward(f"{name}:f", max_tokens=48)
 
 
 # JSON Schema
 
-PERSON = {
-    "type": "object",
-    "required": ["name"],
-    "properties": {"name": {"type": "string"}, "age": {"minimum": 0}},
-}
+PERSON = json.dumps(
+    {
+        "type": "object",
+        "required": ["name"],
+        "properties": {"name": {"type": "string"}, "age": {"minimum": 0}},
+    }
+)
+NESTED = json.dumps(
+    {
+        "$ref": "#/$defs/list",
+        "$defs": {"list": {"type": ["array", "null"], "items": {"$ref": "#/$defs/list"}}},
+    }
+)
+CENTS = '{"properties": {"price": {"multipleOf": 0.01}}}'
 
 
 @pytest.fixture
@@ -406,41 +321,58 @@ def schema(tmp_path: Path) -> Callable[[str], str]:
 
 
 @pytest.mark.parametrize(
-    ("text", "value"),
+    ("schema_text", "text", "value"),
     [
-        ('{"name": "Ada", "age": 36}', 1.0),
-        ('Here it is:\n```json\n{"name": "Ada"}\n```\nAnything else?', 1.0),
-        ('```json\n{"age": 1}\n```\n```json\n{"name": "Ada"}\n```', 0.0),
-        ('```json\n{"name":\n```\n```json\n{"name": "Ada"}\n```', 0.0),
-        ('```\n{"name": "Ada"}\n```', 1.0),
-        ('```json\r\n{"name": "Ada"}\r\n```\r\n', 1.0),
-        ('\ufeff{"name": "Ada"}', 1.0),
-        ('\ufeff```Json\n{"name": "Ada"}\n```', 1.0),
-        ('```jsonc\n{"name": "Ada"}\n```', 1.0),
-        ('```json\n{"name": "Ada"}', 1.0),
-        ('```json {"name": "Ada"} ```', 1.0),
-        ('1. ```json\n   {"name": "Ada"}\n   ```', 1.0),
-        ('````json\n{"name": "Ada"}\n````', 1.0),
-        ('```json\n{"name": "\u2028"}\n```', 1.0),
-        ('```python\nx = 1\n```\n```\n{"name": "Ada"}\n```', 1.0),
-        ('```\n{"age": -1}\n```\n```json\n{"name": "Ada"}\n```', 1.0),
-        ('```\n{"age": -1}\n```\n```\n{"name": "Ada"}\n```', 0.0),
-        ('```python\n{"name": "Ada"}\n```', 0.0),
-        ('{"name": "Ada"} is the answer', 0.0),
-        ('{"name": "Ada", "age": -1}', 0.0),
-        ('{"name": "Ada", "age": NaN}', 0.0),
-        ("null", 0.0),
-        ("", 0.0),
-        ("[" * 100_000, 0.0),
+        (PERSON, '{"name": "Ada", "age": 36}', 1.0),
+        (PERSON, '\ufeff{"name": "Ada"}', 1.0),
+        (PERSON, '{"name": "Ada"} is the answer', 0.0),
+        (PERSON, '{"name": "Ada", "age": -1}', 0.0),
+        (PERSON, '{"name": "Ada", "age": NaN}', 0.0),
+        (PERSON, "null", 0.0),
+        (PERSON, "", 0.0),
+        (PERSON, "[" * 100_000, 0.0),
+        # The first block that is fenced as JSON, or else the first fenced one.
+        (PERSON, 'Here it is:\n```json\n{"name": "Ada"}\n```\nAnything else?', 1.0),
+        (PERSON, '```json\n{"age": 1}\n```\n```json\n{"name": "Ada"}\n```', 0.0),
+        (PERSON, '```json\n{"name":\n```\n```json\n{"name": "Ada"}\n```', 0.0),
+        (PERSON, '```\n{"age": -1}\n```\n```json\n{"name": "Ada"}\n```', 1.0),
+        (PERSON, '```\n{"age": -1}\n```\n```\n{"name": "Ada"}\n```', 0.0),
+        (PERSON, '```python\nx = 1\n```\n```\n{"name": "Ada"}\n```', 1.0),
+        (PERSON, '```python\n{"name": "Ada"}\n```', 0.0),
+        # Fences as models write them.
+        (PERSON, '\ufeff```Json\r\n{"name": "Ada"}\r\n```\r\n', 1.0),
+        (PERSON, '```jsonc\n{"name": "\u2028"}\n```', 1.0),
+        (PERSON, '```json\n{"name": "Ada"}', 1.0),
+        (PERSON, '```json {"name": "Ada"} ```', 1.0),
+        (PERSON, '1. ```json\n   {"name": "Ada"}\n   ```', 1.0),
+        (PERSON, '````json\n{"name": "Ada"}\n````', 1.0),
+        # To accept any JSON is a wish.
+        ("true", "{}", 1.0),
+        ("{}", "3", 1.0),
+        ('{"enum": ["a", {}]}', "{}", 1.0),
+        # Multiples are those of decimals, where 19.99 / 0.01 is no whole number in double precision.
+        (CENTS, '{"price": 19.99}', 1.0),
+        (CENTS, '{"price": -0.07}', 1.0),
+        (CENTS, '{"price": 19.995}', 0.0),
+        (CENTS, '{"price": 1e300}', 1.0),
+        (CENTS, '{"price": "text"}', 1.0),
+        ('{"multipleOf": 1e-7}', "0.0000003", 1.0),
+        ('{"multipleOf": 3}', "10", 0.0),
+        # A value that cannot be computed with ends no run.
+        (CENTS, '{"price": 1e999}', 0.0),
+        ('{"type": "number", "multipleOf": 0.01}', "1" + "0" * 400, 0.0),
+        (NESTED, "[" * 300 + "]" * 300, 0.0),
+        ("true", "1" * 5000, 0.0),
     ],
+    ids=str,
 )
 def test_a_completion_that_fits_the_schema_is_worth_one(
-    schema: Callable[[str], str], text: str, value: float
+    schema: Callable[[str], str], schema_text: str, text: str, value: float
 ) -> None:
-    """The whole completion, or its first block fenced as JSON, must be JSON that the schema
-    accepts; no answer is needed.
+    """The whole completion, or one fenced block, must be JSON that the schema accepts; no answer is
+    needed.
     """
-    reward = parse_reward(schema(json.dumps(PERSON)), max_tokens=48)
+    reward = parse_reward(schema(schema_text), max_tokens=48)
     assert reward.score(asked(), completion(text)).value == value
     assert (reward.label, reward.needs_answer) == ("valid JSON", False)
 
@@ -451,114 +383,31 @@ def test_a_completion_that_fits_the_schema_is_worth_one(
         ("{", ("not JSON",)),
         ("3", ("3", "object", "true", "false")),
         ('{"properties": {"a": {"type": "sting"}}}', ("properties/a/type",)),
+        ('{"$schema": 5, "type": "object"}', ()),
+        ('{"pattern": "("}', ()),
+        # An example document, and keywords that accept everything.
+        ('{"city": "Paris", "n": 3}', ()),
+        ('{"title": "Person", "description": "of name and age"}', ()),
+        ('{"format": "email"}', ()),
+        # References that leave the file, lead nowhere, or have no end: nothing is fetched.
+        ('{"$ref": "http://127.0.0.1:9/other.json"}', ()),
+        ('{"properties": {"a": {"$ref": "other.json"}}}', ()),
+        ('{"properties": {"a": {"$ref": "#/$defs/missing"}}}', ()),
+        ('{"$ref": "#"}', ()),
+        ('{"allOf": [{"$ref": "#/$defs/a"}], "$defs": {"a": {"anyOf": [{"$ref": "#"}]}}}', ()),
+        # What an API wraps around a schema: the place of the inner one is named.
+        ('{"name": "person", "strict": true, "schema": PERSON}', ("under schema",)),
+        ('{"type": "json_schema", "json_schema": {"schema": PERSON}}', ("under json_schema.schema",)),
+        ('{"type": "function", "function": {"parameters": PERSON}}', ("under function.parameters",)),
+        ('{"type": "function", "name": "person", "parameters": PERSON}', ("under parameters",)),
     ],
-)
-def test_a_broken_schema_is_refused_at_once(
+)  # fmt: skip
+def test_a_schema_that_cannot_judge_is_refused_at_once(
     schema: Callable[[str], str], text: str, facts: tuple[str, ...]
 ) -> None:
-    """What is wrong with the file, and where, is said before anything is sampled."""
+    """Before anything is sampled."""
     with raises_naming(InputError, "schema.json", *facts):
-        parse_reward(schema(text), max_tokens=48)
-    with raises_naming(InputError, "nowhere.json"):
-        parse_reward("json-schema:nowhere.json", max_tokens=48)
-
-
-@pytest.mark.parametrize(
-    ("text", "place"),
-    [
-        ('{"name": "person", "strict": true, "schema": %s}', "schema"),
-        ('{"schema": %s}', "schema"),
-        ('{"type": "json_schema", "json_schema": {"schema": %s}}', "json_schema.schema"),
-        ('{"type": "function", "function": {"parameters": %s}}', "function.parameters"),
-        ('{"type": "function", "name": "person", "parameters": %s}', "parameters"),
-    ],
-)
-def test_a_wrapped_schema_is_pointed_at(
-    schema: Callable[[str], str], text: str, place: str
-) -> None:
-    """What an API wraps around a schema would accept everything; the place of the inner one is
-    named.
-    """
-    with raises_naming(InputError, f"under {place}"):
-        parse_reward(schema(text % json.dumps(PERSON)), max_tokens=48)
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        '{"city": "Paris", "n": 3}',
-        '{"title": "Person", "description": "of name and age"}',
-        '{"format": "email"}',
-        '{"$schema": 5, "type": "object"}',
-        '{"$ref": "http://127.0.0.1:9/other.json"}',
-        '{"properties": {"a": {"$ref": "other.json"}}}',
-        '{"properties": {"a": {"$ref": "#/$defs/missing"}}}',
-        '{"$ref": "#"}',
-        '{"allOf": [{"$ref": "#/$defs/a"}], "$defs": {"a": {"anyOf": [{"$ref": "#"}]}}}',
-        '{"pattern": "("}',
-    ],
-)
-def test_a_schema_that_cannot_judge_is_refused_at_once(
-    schema: Callable[[str], str], text: str
-) -> None:
-    """An example document, a reference that leaves the file or leads nowhere, one without end: none
-    of them waits for a completion, and nothing is fetched.
-    """
-    with pytest.raises(InputError):
-        parse_reward(schema(text), max_tokens=48)
-
-
-@pytest.mark.parametrize("text", ["true", "{}", '{"enum": ["a", {}]}'])
-def test_a_schema_may_accept_much(schema: Callable[[str], str], text: str) -> None:
-    """To accept any JSON is a wish that ``true`` and ``{}`` state."""
-    assert parse_reward(schema(text), max_tokens=48).score(OSLO, completion("{}")).value == 1
-
-
-NESTED = {
-    "$ref": "#/$defs/list",
-    "$defs": {"list": {"type": ["array", "null"], "items": {"$ref": "#/$defs/list"}}},
-}
-
-
-@pytest.mark.parametrize(
-    ("text", "answer"),
-    [
-        ('{"properties": {"price": {"multipleOf": 0.01}}}', '{"price": 1e999}'),
-        ('{"type": "number", "multipleOf": 0.01}', "1" + "0" * 400),
-        (json.dumps(NESTED), "[" * 300 + "]" * 300),
-        ("true", "1" * 5000),
-    ],
-)
-def test_a_completion_is_never_the_schemas_fault(
-    schema: Callable[[str], str], text: str, answer: str
-) -> None:
-    """A value that cannot be computed with is worth nothing, so that a stored completion ends no
-    run.
-    """
-    assert parse_reward(schema(text), max_tokens=48).score(OSLO, completion(answer)).value == 0
-
-
-@pytest.mark.parametrize(
-    ("step", "answer", "value"),
-    [
-        ("0.01", "19.99", 1),
-        ("0.01", "4.02", 1),
-        ("0.01", "-0.07", 1),
-        ("0.01", "19.995", 0),
-        ("0.01", "1e300", 1),
-        ("1e-7", "0.0000003", 1),
-        ("3", "10", 0),
-        ("0.01", '"text"', 1),
-    ],
-)
-def test_a_multiple_is_one_of_decimals(
-    schema: Callable[[str], str], step: str, answer: str, value: float
-) -> None:
-    """Double precision, in which 19.99 / 0.01 is no whole number, changes nothing; what is no
-    number has no multiples.
-    """
-    reward = parse_reward(schema(f'{{"multipleOf": {step}}}'), max_tokens=48)
-    assert reward.score(OSLO, completion(answer)).value == value
+        parse_reward(schema(text.replace("PERSON", PERSON)), max_tokens=48)
 
 
 def test_time_grows_with_the_length(schema: Callable[[str], str]) -> None:

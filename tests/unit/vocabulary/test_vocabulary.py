@@ -40,26 +40,30 @@ def table(*tokens: bytes, **special: int) -> Vocabulary:
 
 def test_bytes_that_two_ids_share_name_neither() -> None:
     """Where two ids have the same bytes there is no telling which was meant: no guess, and both are
-    listed.
+    listed. So it is where one token's text is what another's bytes are displayed as; and U+FFFD may
+    stand for any fragment.
     """
     vocabulary = table(b"a", b"\n", b"\n")
     assert vocabulary.id_of(b"a") == 0
     assert vocabulary.id_of(b"\n") is None
     assert vocabulary.id_of_text("\n") is None
     assert vocabulary.shared == {b"\n": (1, 2)}
+    shown = r"bytes:\xe2\x80"
+    assert table(b"a", b"\xe2\x80").id_of_text(shown) == 1
+    assert table(shown.encode(), b"a").id_of_text(shown) == 0
+    assert table(shown.encode(), b"\xe2\x80").id_of_text(shown) is None
+    replaced = "\N{REPLACEMENT CHARACTER}"
+    vocabulary = table(b"a", replaced.encode(), b"\xe2\x80")
+    assert vocabulary.id_of_text(replaced) is None
+    assert vocabulary.id_of(replaced.encode()) == 1
 
 
 def test_special_tokens_have_names_and_no_bytes() -> None:
     """A special token is found by its name alone, and shows that name; no bytes at all name no
     token.
     """
-    vocabulary = Vocabulary(
-        "v",
-        {0: b"a", 1: b""},
-        {"<|endoftext|>": 2, "<|end|>": 3, "<|also|>": 3},
-        5,
-        lambda text: [0],
-    )
+    special = {"<|endoftext|>": 2, "<|end|>": 3, "<|also|>": 3}
+    vocabulary = Vocabulary("v", {0: b"a", 1: b""}, special, 5, lambda text: [0])
     assert vocabulary.id_of(b"<|end|>") is None
     assert vocabulary.id_of(b"") is None
     assert vocabulary.id_of_special("<|end|>") == vocabulary.id_of_special("<|also|>") == 3
@@ -77,14 +81,11 @@ def test_special_tokens_have_names_and_no_bytes() -> None:
     ("shown", "raw"),
     [
         (r"bytes:\xe2\x80", b"\xe2\x80"),
-        (r"bytes: \xf0\x9f", b" \xf0\x9f"),
         (r"bytes: \xe2\x80\x9c", b" \xe2\x80\x9c"),
         ("bytes:\n\\xE2", b"\n\xe2"),
         (r"bytes:\xe2é", b"\xe2\xc3\xa9"),
         ("bytes:", None),
-        ("bytes:abc", None),
         (r"bytes:\n\xe2", None),
-        (r"bytes:\xe", None),
         (r"\xe2\x80", None),
         ("", None),
     ],
@@ -96,24 +97,6 @@ def test_display_strings_are_read_as_bytes_or_not_at_all(shown: str, raw: bytes 
     assert display_bytes(shown) == raw
 
 
-def test_a_token_that_looks_like_an_escape_is_ambiguous() -> None:
-    """Where one token's text is what another's bytes are displayed as, the display string names
-    neither.
-    """
-    assert table(b"a", b"\xe2\x80").id_of_text(r"bytes:\xe2\x80") == 1
-    assert table(b"bytes:\\xe2\\x80", b"a").id_of_text(r"bytes:\xe2\x80") == 0
-    assert table(b"bytes:\\xe2\\x80", b"\xe2\x80").id_of_text(r"bytes:\xe2\x80") is None
-
-
-def test_a_replacement_character_names_no_token() -> None:
-    """U+FFFD may stand for any fragment, so even the token that is U+FFFD is not recognised by
-    it.
-    """
-    vocabulary = table(b"a", "\N{REPLACEMENT CHARACTER}".encode(), b"\xe2\x80")
-    assert vocabulary.id_of_text("\N{REPLACEMENT CHARACTER}") is None
-    assert vocabulary.id_of("\N{REPLACEMENT CHARACTER}".encode()) == 1
-
-
 # Models
 
 
@@ -121,17 +104,12 @@ def test_a_replacement_character_names_no_token() -> None:
     ("model", "encoding"),
     [
         ("gpt-4o", "o200k_base"),
-        ("gpt-4.1-nano", "o200k_base"),
-        ("gpt-4-0613", "cl100k_base"),
         ("gpt-3.5-turbo-instruct", "cl100k_base"),
         ("gpt-35-turbo", "cl100k_base"),
-        ("ft:gpt-4o-mini-2024-07-18:org::id", "o200k_base"),
         ("ft:gpt-4.1-mini-2025-04-14:org:name:id", "o200k_base"),
         ("ft:davinci-002:org::id", "cl100k_base"),
-        ("davinci:ft-org-2022-01-01", "r50k_base"),
         ("openai/gpt-4o-mini", "o200k_base"),
         ("openai/gpt-oss-120b", "o200k_harmony"),
-        ("deepseek-chat", None),
         ("org/gpt-4o", None),
         ("", None),
     ],
@@ -206,34 +184,18 @@ def sentencepiece(folder: Path, **rows: Any) -> Path:
     return gguf(folder / "spm.gguf", tokens, **{"model": "llama"} | rows)
 
 
-def test_the_texts_of_a_byte_level_file(tmp_path: Path) -> None:
-    """Pieces are bytes written as characters, user-defined tokens are kept as they are written, and
-    nothing else stands for text.
+def test_the_texts_of_files(tmp_path: Path) -> None:
+    """Byte-level pieces are bytes written as characters, user-defined tokens are kept as they are
+    written, and nothing else stands for text. In SentencePiece U+2581 is a space, <0xNN> a byte.
     """
     texts = token_texts(byte_level(tmp_path))
     assert sorted(texts.values())[:2] == [b"\x00", b"\x01"]
-    assert [texts.get(token) for token in range(256, 262)] == [
-        b"ab",
-        b"<tool call>",
-        None,
-        None,
-        None,
-        None,
-    ]
-
-
-def test_the_texts_of_a_sentencepiece_file(tmp_path: Path) -> None:
-    """U+2581 is a space, <0xNN> a byte, and <unk> and <s> are no text."""
+    assert [texts.get(token) for token in range(256, 260)] == [b"ab", b"<tool call>", None, None]
+    assert len(texts) == 256 + 2
     texts = token_texts(sentencepiece(tmp_path))
     assert len(texts) == 256 + 3
     assert (texts[2], texts[2 + 0xC3]) == (b"\x00", b"\xc3")
     assert [texts[token] for token in (258, 259, 260)] == [b" ab", b"<b>", b"   "]
-
-
-def test_a_gguf_file_is_no_vocabulary(tmp_path: Path) -> None:
-    """It does not say how texts are split: the message names the file that does."""
-    with raises_naming(InputError, "bpe.gguf", "tokenizer.json"):
-        load_vocabulary(byte_level(tmp_path))
 
 
 @pytest.mark.parametrize("build", [byte_level, sentencepiece])
@@ -242,10 +204,10 @@ def test_a_damaged_file_is_refused_wherever_it_ends(
 ) -> None:
     """However early a download stopped, the answer is one sentence that names the file."""
     whole = build(tmp_path).read_bytes()
+    path = tmp_path / "cut.gguf"
     for end in [*range(4, 200), *range(200, len(whole) - 1, 97)]:
-        path = tmp_path / f"cut-{end}.gguf"
         path.write_bytes(whole[:end])
-        with raises_naming(InputError, f"cut-{end}.gguf"):
+        with raises_naming(InputError, "cut.gguf"):
             token_texts(path)
 
 
@@ -299,33 +261,22 @@ ADDED = [
 
 def test_a_sentencepiece_tokenizer_json(tmp_path: Path) -> None:
     """U+2581 is a space, <0xNN> a byte, an added token that is not special stands for its text,
-    gaps are no tokens.
+    gaps are no tokens. A Unigram vocabulary is a list, and without a fallback step <0x61> stands
+    for its six characters.
     """
+    path = tmp_path / "tokenizer.json"
     vocab = {"<unk>": 0, "<0xC3>": 1, f"{SPACE}a": 2, "a": 3, "<0x61>": 5, "<b>": 6}
-    vocabulary = load_vocabulary(
-        tokenizer_json(tmp_path / "tokenizer.json", vocab, FALLBACK, added=ADDED)
-    )
+    vocabulary = load_vocabulary(tokenizer_json(path, vocab, FALLBACK, added=ADDED))
+    assert vocabulary.ordinary == {1: b"\xc3", 2: b" a", 3: b"a", 5: b"a", 6: b"<b>"}
     assert vocabulary.size == 7
-    assert vocabulary.id_of(b"\xc3") == 1
-    assert vocabulary.id_of(b" a") == 2
-    assert vocabulary.id_of(b"a") is None
     assert vocabulary.shared == {b"a": (3, 5)}
-    assert vocabulary.id_of(b"<b>") == 6
     assert vocabulary.special == {"<unk>": 0}
-    assert vocabulary.bytes_of(4) is None
     assert vocabulary.encode("a<b>") == [3, 6]
-
-
-def test_pieces_like_bytes_are_text_without_byte_fallback(tmp_path: Path) -> None:
-    """A Unigram vocabulary is a list, and without a fallback step <0x61> stands for its six
-    characters.
-    """
-    vocab = [["<unk>", 0.0], [f"{SPACE}a", -1.0], ["<0x61>", -2.0]]
+    rows = [["<unk>", 0.0], [f"{SPACE}a", -1.0], ["<0x61>", -2.0]]
     decoder = {"type": "Metaspace", "replacement": SPACE, "prepend_scheme": "always", "split": True}
-    path = tokenizer_json(
-        tmp_path / "tokenizer.json", vocab, decoder, kind="Unigram", added=ADDED[:1]
+    vocabulary = load_vocabulary(
+        tokenizer_json(path, rows, decoder, kind="Unigram", added=ADDED[:1])
     )
-    vocabulary = load_vocabulary(path)
     assert vocabulary.ordinary == {1: b" a", 2: b"<0x61>"}
 
 
@@ -334,56 +285,28 @@ def test_pieces_like_bytes_are_text_without_byte_fallback(tmp_path: Path) -> Non
     [
         ({"type": "WordPiece", "prefix": "##", "cleanup": True}, "decoder of kind WordPiece"),
         (None, "decoder of kind none"),
-        ({"kind": "ByteLevel"}, "is no tokenizer.json|decoder of kind unknown"),
     ],
 )
 def test_pieces_that_are_no_bytes_are_refused(tmp_path: Path, decoder: Any, says: str) -> None:
     """A tokenizer whose pieces do not spell the text cannot be matched with bytes."""
-    with pytest.raises(InputError, match=says):
+    with raises_naming(InputError, says):
         load_vocabulary(tokenizer_json(tmp_path / "tokenizer.json", {"a": 0}, decoder))
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "{",
-        "{}",
-        '{"model": {"type": "Unheard"}}',
-        '{"model": 3}',
-        '{"model": {"vocab": {"a": "x"}}}',
-        '{"a":' * 100_000,
-    ],
-)
-def test_other_json_is_refused(tmp_path: Path, text: str) -> None:
-    """A file that only looks like a tokenizer.json is named in one sentence."""
-    path = tmp_path / "tokenizer.json"
-    path.write_text(text)
-    with raises_naming(InputError, "tokenizer.json"):
-        load_vocabulary(path)
-
-
-def test_ids_that_file_and_library_disagree_on_are_refused(tmp_path: Path) -> None:
+def test_ids_that_file_and_library_disagree_on_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The library closes a gap before an added token: whether the model means 6 or 1 is unknown, so
-    neither is taken.
+    neither is taken. One that cannot encode is refused by the text; without the library, the
+    command that installs it is named.
     """
     path = tokenizer_json(tmp_path / "tokenizer.json", {"<unk>": 0}, FALLBACK, added=ADDED)
     with raises_naming(InputError, "'<b>'", "6", "1"):
         load_vocabulary(path)
-
-
-def test_a_tokenizer_that_cannot_encode_is_refused(tmp_path: Path) -> None:
-    """An unknown-token that is no token makes the library fail on the first character it does not
-    know.
-    """
-    path = tokenizer_json(tmp_path / "tokenizer.json", {"a": 0}, FALLBACK)
+    unable = tokenizer_json(tmp_path / "unable.json", {"a": 0}, FALLBACK)
     with raises_naming(InputError, "'The quick"):
-        load_vocabulary(path)
-
-
-def test_the_missing_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without the tokenizers library a file is refused with the command that installs it."""
+        load_vocabulary(unable)
     monkeypatch.setitem(sys.modules, "tokenizers", None)
-    path = tokenizer_json(tmp_path / "tokenizer.json", {"<unk>": 0}, FALLBACK, added=ADDED[:1])
     with raises_naming(InputError, "'.[hf]'"):
         load_vocabulary(path)
 
@@ -392,39 +315,37 @@ def test_the_missing_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_names_that_are_nothing_get_the_right_advice(tmp_path: Path) -> None:
-    """A model's name, a folder, a rank file, another kind of file and nothing at all are told
-    apart.
+    """A model's name, a folder, a rank file, files of other kinds and nothing at all are told
+    apart; a file that does not say how texts are split gets the one that does.
     """
     (tmp_path / "o200k_base.tiktoken").write_bytes(b"IQ== 0\n")
     (tmp_path / "tokenizer.model").write_bytes(b"\n\x0e\n\x05<unk>")
-    with raises_naming(InputError, "'gpt-4o'", "o200k_base"):
-        load_vocabulary("gpt-4o")
-    with raises_naming(InputError, "tokenizer.json"):
-        load_vocabulary(tmp_path)
-    with raises_naming(InputError, "o200k_base", "TIKTOKEN_CACHE_DIR"):
-        load_vocabulary(tmp_path / "o200k_base.tiktoken")
-    with raises_naming(InputError, "tokenizer.json", "save_pretrained"):
-        load_vocabulary(tmp_path / "tokenizer.model")
-    for name in ("unheard-of", "", "a\0b", "~nobody-of-this-name/x"):
-        with raises_naming(InputError, "cl100k_base", "o200k_base"):
-            load_vocabulary(name or "unheard/of")
+    (tmp_path / "other.json").write_text('{"model": {"type": "Unheard"}}')
+    for name, facts in (
+        ("gpt-4o", ("'gpt-4o'", "o200k_base")),
+        (tmp_path, ("tokenizer.json",)),
+        (tmp_path / "o200k_base.tiktoken", ("o200k_base", "TIKTOKEN_CACHE_DIR")),
+        (tmp_path / "tokenizer.model", ("tokenizer.json", "save_pretrained")),
+        (tmp_path / "other.json", ("other.json",)),
+        (byte_level(tmp_path), ("bpe.gguf", "tokenizer.json")),
+        ("unheard-of", ("cl100k_base", "o200k_base")),
+        ("unheard/of", ("cl100k_base", "o200k_base")),
+        ("a\0b", ("cl100k_base", "o200k_base")),
+        ("~nobody-of-this-name/x", ("cl100k_base", "o200k_base")),
+    ):
+        with raises_naming(InputError, *facts):
+            load_vocabulary(name)
 
 
 def python(script: str, **environment: str) -> str:
     """What a fresh interpreter prints; the outside world is behind a proxy that is not there."""
-    closed = dict.fromkeys(
-        ("HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy"), "http://127.0.0.1:9"
-    )
-    kept = {
-        key: value
-        for key, value in os.environ.items()
-        if key.lower() != "no_proxy" and key != "TIKTOKEN_CACHE_DIR"
-    }
+    proxies = ("HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy")
+    closed = dict.fromkeys(proxies, "http://127.0.0.1:9") | {"no_proxy": "", "NO_PROXY": ""}
     answer = subprocess.run(
         [sys.executable, "-W", "error", "-c", script],
         capture_output=True,
         text=True,
-        env=kept | closed | environment,
+        env={**os.environ, **closed, **environment},
     )
     assert answer.returncode == 0, answer.stderr
     return answer.stdout
