@@ -145,42 +145,43 @@ def test_the_doctor_says_the_same(
     assert result.exit_code == (0 if word == "ARRIVES" else 1)
 
 
-def test_what_cannot_be_told_is_said(tmp_path: Path) -> None:
-    """Tokens without texts, and a host that refuses every request; exit code 2."""
-    bare = tuple(entry.replacing(text=None) for entry in bias().entries)
-
-    def nothing(body: JSON) -> JSON:
-        raise RefusedRequest(400, "no such model")
-
-    for edit, entries, part in ((passes, bare, "no texts"), (nothing, None, "no such model")):
-        made = bias() if entries is None else bias(entries=entries)
-        made.save(tmp_path / "bias.json")
-        with Gateway(edit) as gateway:
-            result = blb("doctor", "--bias", tmp_path, "--base-url", gateway.base_url)
-        assert result.stdout.startswith("CANNOT BE TOLD  "), result.output
-        assert part in result.stdout
-        assert result.exit_code == 2
+def nothing(body: JSON) -> JSON:
+    """With the words of a host that knows no such model."""
+    raise RefusedRequest(400, "no such model")
 
 
-def test_phrases_are_named_and_not_asked(tmp_path: Path) -> None:
-    """Beside a vector, and in a file that has nothing else."""
-    phrases = ("a testament to", "her emerald eyes")
-    for entries, word in ((bias().entries, "ARRIVES"), ((), "CANNOT BE TOLD")):
-        bias(entries=entries, phrases=phrases).save(tmp_path / "bias.json")
-        with Gateway(passes) as gateway:
-            result = blb("doctor", "--bias", tmp_path, "--base-url", gateway.base_url)
-        assert result.stdout.startswith(f"{word}  "), result.output
-        assert "2 phrases" in result.stdout
+BARE = tuple(entry.replacing(text=None) for entry in bias().entries)
+PHRASES = ("a testament to", "her emerald eyes")
+
+
+@pytest.mark.parametrize(
+    ("edit", "file", "word", "said"),
+    [
+        (passes, bias(entries=BARE), "CANNOT BE TOLD", "no texts"),
+        (nothing, bias(), "CANNOT BE TOLD", "no such model"),
+        (passes, bias(phrases=PHRASES), "ARRIVES", "2 phrases"),
+        (passes, bias(entries=(), phrases=PHRASES), "CANNOT BE TOLD", "2 phrases"),
+    ],
+    ids=["no texts", "refused", "phrases beside a vector", "phrases alone"],
+)
+def test_what_cannot_be_told_is_said(
+    edit: Callable[[JSON], JSON], file: Bias, word: str, said: str, tmp_path: Path
+) -> None:
+    """With exit code 2; phrases are named and not asked for."""
+    file.save(tmp_path / "bias.json")
+    with Gateway(edit) as gateway:
+        result = blb("doctor", "--bias", tmp_path, "--base-url", gateway.base_url)
+    assert result.stdout.startswith(f"{word}  "), result.output
+    assert said in result.stdout
+    assert result.exit_code == (0 if word == "ARRIVES" else 2)
 
 
 def test_a_proxy_that_adds_the_bias_is_recognised(tmp_path: Path) -> None:
     """It refuses a bias of the request's own, which says nothing of its upstream."""
     file = tmp_path / "bias.json"
     bias().save(file)
-    with Gateway(passes) as gateway:
-        proxy = proxy_for(gateway.base_url, bias())
-        with running(proxy) as port:
-            result = blb("doctor", "--bias", file, "--base-url", f"http://127.0.0.1:{port}/v1")
+    with Gateway(passes) as gateway, running(proxy_for(gateway.base_url, bias())) as port:
+        result = blb("doctor", "--bias", file, "--base-url", f"http://127.0.0.1:{port}/v1")
     assert result.exit_code == 2
     assert "this address is a blb proxy" in result.stdout
 
