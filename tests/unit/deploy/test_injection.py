@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from blackbox_lb.bias.request_bias import RequestBias
-from blackbox_lb.deploy.injection import Injection, quoted, route
+from blackbox_lb.deploy.injection import Injection
 from blackbox_lb.errors import InputError
 from tests.support.errors import raises_naming
 
@@ -75,28 +75,6 @@ def test_each_rule_touches_the_bias_alone(
     assert Injection(RequestBias({})).body(content, whole) is content
     with raises_naming(InputError, "logit_bias"):
         Injection(RequestBias(values)).body(content, whole)
-
-
-@pytest.mark.parametrize(
-    ("path", "expected"),
-    [
-        *((path, "completions") for path in ("/v1/chat/completions", "/v1/completions/", "/openai/deployments/d/chat/completions", "/v1/chat/%63ompletions",
-          "/v1/chat/%2563ompletions", "/v1/chat%2Fcompletions", "/v1/chat%5Ccompletions", "/v1/chat/Completions", "/v1/chat/completions;x=1",
-          "/v1/chat/completions%20", "/v1/chat/completions%3Fx", "/v1/chat/completions/;x/")),
-        *((path, "responses") for path in ("/v1/responses", "/V1/RESPONSES")),
-        *((path, None) for path in ("/v1/chat/completionsx", "/v1/chat/completions/abc", "/v1/embeddings", "")),
-    ],
-)  # fmt: skip
-def test_route(path: str, expected: str | None) -> None:
-    """The last segment of a path tells the sampling endpoint, however a server may read it."""
-    assert route(path) == expected
-
-
-def test_a_value_of_a_request_is_shown_printable_and_short() -> None:
-    """Whatever it is, and however long."""
-    shown = [quoted(value) for value in ("a\x1b", "x" * 500, ["x" * 500] * 500)]
-    assert shown[0] == "'a\\x1b'"
-    assert [len(text) <= 80 for text in shown] == [True] * 3
 
 
 @pytest.mark.parametrize("own", [{"7": 1}, None])

@@ -204,7 +204,7 @@ UPGRADE = ("Connection: Upgrade", "Upgrade: websocket", "Sec-WebSocket-Key: eA==
         (request("evil.example:443", None, method="CONNECT"), 400, "bad_path"),
         (request("/v1/../../secret", None, method="GET"), 400, "bad_path"),
         (request("/v1/realtime", None, *UPGRADE, method="GET"), 501, "websocket_unsupported"),
-        (request("/v1/responses"), 400, "unsupported_endpoint"),
+        *((request(path), 400, "unsupported_endpoint") for path in ("/v1/responses", "/V1/RESPONSES")),
         (request("/v1/x", None, "Transfer-Encoding: gzip, chunked") + b"1\r\na\r\n0\r\n\r\n", 501, "transfer_coding_unsupported"),
         (request("/v1/chat/completions", b"{}", "Content-Encoding: gzip"), 415, "compressed_body"),
         (request("/v1/completions", b"{}", "Content-Encoding: identity", "Content-Encoding: gzip"), 415, "compressed_body"),
@@ -229,11 +229,14 @@ def test_the_sdk_raises_the_proxys_errors() -> None:
             create(model="m@b", messages=MESSAGES)
         with raises_naming(openai.BadRequestError, "'other'", "'m'"):
             create(model="other", messages=MESSAGES)
+        with raises_naming(openai.BadRequestError, "--others") as long:
+            create(model="x" * 100_000, messages=MESSAGES)
         with raises_naming(openai.BadRequestError, "--on-conflict") as conflict:
             create(model="m", messages=MESSAGES, logit_bias={"1": 1})
         with raises_naming(openai.BadRequestError, "logit_bias"):
             sdk(port).responses.create(model="m", input="x")
     assert missing.value.code == "model_not_found"
+    assert len(str(long.value)) < 1_000
     assert (conflict.value.code, conflict.value.param) == ("logit_bias_conflict", "logit_bias")
 
 
@@ -629,18 +632,15 @@ def test_aliases_are_listed_without_a_list(
     answer: Any, is_logged: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     """An upstream without the route leaves the names that are known here; one that answers
-    something else is told in the log.
+    something else is told in the log; one that refuses the key answers itself.
     """
-    with proxied(answer, bias("m"), ("short", bias("m"))) as (_, port, _):
+    aliased = ("short", bias("m"))
+    with proxied(answer, bias("m"), aliased) as (_, port, _):
         assert [row.id for row in sdk(port).models.list()] == ["m", "m@short"]
     assert ("list of models" in caplog.text) is is_logged
-
-
-def test_a_refused_key_is_told() -> None:
-    """Where the upstream refuses to list, its own error is the answer."""
     refusal = plain("401 Unauthorized", b'{"error": {"message": "bad key"}}')
     with (
-        proxied(refusal, ("short", bias("m"))) as (_, port, _),
+        proxied(refusal, aliased) as (_, port, _),
         raises_naming(openai.AuthenticationError, "401", "bad key"),
     ):
         sdk(port).models.list()

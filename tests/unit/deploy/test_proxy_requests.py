@@ -32,6 +32,14 @@ from tests.support.proxy_upstream import (
 
 CHAT = "/v1/chat/completions"
 AZURE = "/openai/deployments/{}/chat/completions"
+SPELLINGS = (
+    *("/v1/completions/", "/v1/chat/%63ompletions", "/v1/chat/%2563ompletions"),
+    *("/v1/chat%2Fcompletions", "/v1/chat%5Ccompletions", "/v1/chat/Completions"),
+    *("/v1/chat/completions;x=1", "/v1/chat/completions%20", "/v1/chat/completions%3Fx"),
+    "/v1/chat/completions/;x/",
+)
+"""Paths that some server reads as one that samples."""
+OTHERS = ("/v1/chat/completionsx", "/v1/chat/completions/abc", "/v1/embeddings")
 
 
 @pytest.fixture(scope="module")
@@ -46,6 +54,8 @@ def served() -> Iterator[tuple[Origin, int]]:
     ("target", "members", "name", "sent_target", "sent_model"),
     [
         (CHAT, {"model": "gpt"}, "gpt", CHAT, "gpt"),
+        *((path, {"model": "gpt"}, "gpt", path, "gpt") for path in SPELLINGS),
+        *((path, {"model": "gpt"}, None, path, "gpt") for path in OTHERS),
         (CHAT, {"model": "gpt@short"}, "gpt@short", CHAT, "gpt"),
         (CHAT, {"model": "org/m@1@short"}, "org/m@1@short", CHAT, "org/m@1"),
         *((CHAT, {"model": name}, None, CHAT, name) for name in ("gpt-4", "@cf/meta/llama", "claude@2026", "org/m@1", "", None, 3, ["gpt"])),
