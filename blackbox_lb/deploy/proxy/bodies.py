@@ -151,7 +151,8 @@ class ServedBiases:
                 param="model",
             )
         if served is None:
-            is_plain = name in self._models  # beside its aliases, which are biased
+            # The plain name beside its aliases, which are biased, is meant.
+            is_plain = isinstance(name, str) and name in self._models
             return Edit(target, content, None, other=None if is_plain else quoted(name))
         if route(path) == "responses":
             raise ErrorAnswer(

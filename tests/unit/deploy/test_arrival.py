@@ -78,24 +78,17 @@ def bias(**fields: Any) -> Bias:
     return Bias(**FIELDS | made | fields)
 
 
-GATEWAYS = pytest.mark.parametrize(
-    ("edit", "word", "words"),
-    [
-        (passes, "ARRIVES", ("fractions of a nat arrive",)),
-        (
-            partial(converted, convert=int),
-            "ARRIVES",
-            ("become whole numbers", "blb compile --integers"),
-        ),
-        (partial(converted, convert=round), "ARRIVES", ("become whole numbers",)),
-        (drops, "DROPPED", ("as it does without a bias", "drop_params")),
-        (refuses, "REFUSED", (REFUSAL,)),
-    ],
-    ids=["passes", "cuts", "rounds", "drops", "refuses"],
-)
+WHOLE = ("become whole numbers", "blb compile --integers")
+CASES: dict[str, tuple[Callable[[JSON], JSON], str, tuple[str, ...]]] = {
+    "passes": (passes, "ARRIVES", ("fractions of a nat arrive",)),
+    "cuts": (partial(converted, convert=int), "ARRIVES", WHOLE),
+    "rounds": (partial(converted, convert=round), "ARRIVES", WHOLE),
+    "drops": (drops, "DROPPED", ("as it does without a bias", "drop_params")),
+    "refuses": (refuses, "REFUSED", (REFUSAL,)),
+}
 
 
-@GATEWAYS
+@pytest.mark.parametrize(("edit", "word", "words"), CASES.values(), ids=CASES)
 @pytest.mark.parametrize("endpoint", ["chat", "completions"])
 def test_apply_proves_that_the_bias_arrives(
     edit: Callable[[JSON], JSON],
@@ -128,59 +121,55 @@ def test_apply_proves_that_the_bias_arrives(
         assert all(body.get("max_tokens") == 1 for path, body in gateway.calls if "compl" in path)
 
 
-@GATEWAYS
+def nothing(body: JSON) -> JSON:
+    """With the words of a host that knows no such model."""
+    raise RefusedRequest(400, "no such model")
+
+
+BARE = tuple(entry.replacing(text=None) for entry in bias().entries)
+PHRASES = ("a testament to", "her emerald eyes")
+
+
+UNTOLD = "CANNOT BE TOLD"
+EXITS = {"ARRIVES": 0, "DROPPED": 1, "REFUSED": 1, UNTOLD: 2}
+
+
+@pytest.mark.parametrize(
+    ("edit", "file", "word", "words"),
+    [
+        *(pytest.param(edit, bias(), *rest, id=name) for name, (edit, *rest) in CASES.items()),
+        pytest.param(passes, bias(entries=BARE), UNTOLD, ("no texts",), id="no texts"),
+        pytest.param(nothing, bias(), UNTOLD, ("no such model",), id="no model"),
+        pytest.param(passes, bias(phrases=PHRASES), "ARRIVES", ("2 phrases",), id="phrases too"),
+        pytest.param(
+            passes, bias(entries=(), phrases=PHRASES), UNTOLD, ("2 phrases",), id="phrases alone"
+        ),
+    ],
+)
 def test_the_doctor_says_the_same(
-    edit: Callable[[JSON], JSON], word: str, words: tuple[str, ...], tmp_path: Path
+    edit: Callable[[JSON], JSON], file: Bias, word: str, words: tuple[str, ...], tmp_path: Path
 ) -> None:
-    """In a line that begins with the word; exit code 1 where requests go without the bias."""
-    bias().save(tmp_path / "bias.json")
+    """In a line that begins with the word; exit code 1 where requests go without the bias, 2 where
+    that cannot be told. Phrases are named and not asked for.
+    """
+    file.save(tmp_path / "bias.json")
     with Gateway(edit) as gateway:
-        where = ("--base-url", gateway.base_url)
-        result = blb("doctor", "--bias", tmp_path, *where)
-        document = json.loads(blb("doctor", "--bias", tmp_path, *where, "--json").stdout)
+        where = ("--bias", tmp_path, "--base-url", gateway.base_url)
+        result = blb("doctor", *where)
+        document = json.loads(blb("doctor", *where, "--json").stdout)
     assert result.stdout.startswith(f"{word}  "), result.output
     for part in words:
         assert part in result.stdout
     assert document["word"] == word
-    assert result.exit_code == (0 if word == "ARRIVES" else 1)
-
-
-def test_what_cannot_be_told_is_said(tmp_path: Path) -> None:
-    """Tokens without texts, and a host that refuses every request; exit code 2."""
-    bare = tuple(entry.replacing(text=None) for entry in bias().entries)
-
-    def nothing(body: JSON) -> JSON:
-        raise RefusedRequest(400, "no such model")
-
-    for edit, entries, part in ((passes, bare, "no texts"), (nothing, None, "no such model")):
-        made = bias() if entries is None else bias(entries=entries)
-        made.save(tmp_path / "bias.json")
-        with Gateway(edit) as gateway:
-            result = blb("doctor", "--bias", tmp_path, "--base-url", gateway.base_url)
-        assert result.stdout.startswith("CANNOT BE TOLD  "), result.output
-        assert part in result.stdout
-        assert result.exit_code == 2
-
-
-def test_phrases_are_named_and_not_asked(tmp_path: Path) -> None:
-    """Beside a vector, and in a file that has nothing else."""
-    phrases = ("a testament to", "her emerald eyes")
-    for entries, word in ((bias().entries, "ARRIVES"), ((), "CANNOT BE TOLD")):
-        bias(entries=entries, phrases=phrases).save(tmp_path / "bias.json")
-        with Gateway(passes) as gateway:
-            result = blb("doctor", "--bias", tmp_path, "--base-url", gateway.base_url)
-        assert result.stdout.startswith(f"{word}  "), result.output
-        assert "2 phrases" in result.stdout
+    assert result.exit_code == EXITS[word]
 
 
 def test_a_proxy_that_adds_the_bias_is_recognised(tmp_path: Path) -> None:
     """It refuses a bias of the request's own, which says nothing of its upstream."""
     file = tmp_path / "bias.json"
     bias().save(file)
-    with Gateway(passes) as gateway:
-        proxy = proxy_for(gateway.base_url, bias())
-        with running(proxy) as port:
-            result = blb("doctor", "--bias", file, "--base-url", f"http://127.0.0.1:{port}/v1")
+    with Gateway(passes) as gateway, running(proxy_for(gateway.base_url, bias())) as port:
+        result = blb("doctor", "--bias", file, "--base-url", f"http://127.0.0.1:{port}/v1")
     assert result.exit_code == 2
     assert "this address is a blb proxy" in result.stdout
 

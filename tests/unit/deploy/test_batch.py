@@ -77,43 +77,29 @@ def test_lines_of_the_model_are_biased(tmp_path: Path, bias: Bias) -> None:
 @pytest.mark.parametrize("ending", [b"\n", b"\r\n"])
 def test_line_endings_and_escapes_stay(tmp_path: Path, bias: Bias, ending: bytes) -> None:
     """Line ends are the file's own, and what UTF-8 cannot hold stays an escape."""
-    raw = json.dumps(line({"model": "tiny", "prompt": "\ud800"}, "/v1/completions")).encode()
+    asked = {"model": "tiny", "prompt": "\ud800"}
+    raw = json.dumps(line(asked, "/v1/completions")).encode()
     source = tmp_path / "in.jsonl"
     source.write_bytes(raw + ending + raw)
     apply_batch(source, source, bias)
-    rows = source.read_bytes().split(ending)
-    assert [json.loads(row)["body"] for row in rows] == 2 * [
-        {"model": "tiny", "prompt": "\ud800", "logit_bias": SENT}
-    ]
+    rows = [json.loads(row)["body"] for row in source.read_bytes().split(ending)]
+    assert rows == [{**asked, "logit_bias": SENT}] * 2
 
 
 def test_rules_are_those_of_apply(tmp_path: Path, bias: Bias) -> None:
     """A bias of the line's own follows ``on_conflict``; ``models`` and ``as_pairs`` mean the
-    same.
+    same. A broken host is left to the provider to refuse.
     """
-    source = written(
-        tmp_path / "in.jsonl", line({"model": "dep", "logit_bias": {"2": 1}}, "/chat/completions")
-    )
-    target = tmp_path / "out.jsonl"
-    assert apply_batch(source, target, bias, models=["dep"], on_conflict="theirs").passed == 1
+    asked = line({"model": "dep", "logit_bias": {"2": 1}}, "/chat/completions")
+    broken = line({"model": "dep"}, "http://[x/v1/embeddings")
+    source, target = written(tmp_path / "in.jsonl", asked, broken), tmp_path / "out.jsonl"
+    rules: Any = {"models": ["dep"]}
+    assert apply_batch(source, target, bias, **rules, on_conflict="theirs").passed == 2
     assert target.read_bytes() == source.read_bytes()
-    assert (
-        apply_batch(source, target, bias, models=["dep"], on_conflict="add", as_pairs=True).biased
-        == 1
-    )
-    assert json.loads(target.read_bytes())["body"]["logit_bias"] == [
-        [2, -99],
-        [50256, 0.1],
-        [199998, SENT["199998"]],
-    ]
-
-
-def test_an_address_that_is_none_passes(tmp_path: Path, bias: Bias) -> None:
-    """What stands before the path decides nothing, so that a broken host is left to the provider to
-    refuse.
-    """
-    source = written(tmp_path / "in.jsonl", line({"model": "tiny"}, "http://[x/v1/embeddings"))
-    assert apply_batch(source, source, bias).passed == 1
+    added = apply_batch(source, target, bias, **rules, on_conflict="add", as_pairs=True)
+    assert (added.biased, added.passed) == (1, 1)
+    sent = json.loads(target.read_bytes().splitlines()[0])["body"]["logit_bias"]
+    assert sent == [[2, -99], [50256, 0.1], [199998, SENT["199998"]]]
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,5 @@
 """A directory of bias files as a server reads it, and the rows of a running batch: which file,
-which version, which vector.
+which version, which vector, and which phase of it.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from blackbox_lb.bias.phases import Phases
 from blackbox_lb.bias.records import Entry
 from blackbox_lb.deploy.bias_directory import Asked, BiasDirectory, Expected
 from blackbox_lb.deploy.vllm.batch_rows import NOTHING, Placed, Rows, Seat, Shelf
+from blackbox_lb.deploy.vllm.phase_table import PhaseTable
 from blackbox_lb.errors import BiasError, InputError, TokenizerMismatch
 from tests.support.biases import FIELDS, WIDE
 from tests.support.errors import raises_naming
@@ -120,14 +121,6 @@ def test_a_file_in_the_making_leaves_the_old_version(
     assert directory.get("short") == 3.0
 
 
-def test_a_file_that_was_never_whole_is_refused_without_its_path(tmp_path: Path) -> None:
-    """The reason goes to the client, the server's folders do not."""
-    Path(tmp_path, "short.json").write_text("{", encoding="utf-8")
-    with raises_naming(BiasError, "short", "JSON") as caught:
-        opened(tmp_path, Clock()).get("short")
-    assert str(tmp_path) not in str(caught.value)
-
-
 def test_new_and_deleted_files_are_seen(tmp_path: Path) -> None:
     """A name is served from a second after its file came until a second after it went."""
     clock = Clock()
@@ -165,6 +158,9 @@ def test_a_missing_folder_is_an_error_at_start(tmp_path: Path) -> None:
         opened(tmp_path / "absent", Clock())
 
 
+FIRST = Phases.parse(["first"]).features[0]
+
+
 @pytest.mark.parametrize(
     ("bias", "error"),
     [
@@ -172,21 +168,46 @@ def test_a_missing_folder_is_an_error_at_start(tmp_path: Path) -> None:
         (make(vocab_size=99), BiasError),
         (make(vocab_size=129), BiasError),
         (make(vocab_size=None, token=128), BiasError),
+        (make(3.5e38), BiasError),
+        (make(-1e300), BiasError),
+        (make().replacing(features=(FIRST.one_vector([1e300]),), sent=WIDE), BiasError),
     ],
-    ids=["tokenizer", "too small", "too large", "id past the logits"],
+    ids=["tokenizer", "too small", "too large", "id", "float32", "below", "in one phase"],
 )
 def test_what_does_not_fit_the_model_is_refused(bias: Bias, error: type[BiasError]) -> None:
-    """Another tokenizer, a vocabulary of another size, an id that the model has no logit for."""
+    """Another tokenizer, a vocabulary of another size, an id that the model has no logit for, and a
+    number beyond float32.
+    """
+    MODEL.check(make(3.4e38))
     with pytest.raises(error):
         MODEL.check(bias)
 
 
 def test_a_request_names_takes_or_declines() -> None:
-    """Without the argument the default counts, with it the name, and "none" is no bias."""
+    """Without the argument the default counts, with it the name, and "none" is no bias. Numbers go
+    with a bias that takes them, and with no other; an unknown name is told.
+    """
     assert Asked.of(None, None) is None
     assert Asked.of({"other": 1}, "house") == Asked("house")
     assert Asked.of({"blb_bias": "short"}, "house") == Asked("short")
     assert Asked.of({"blb_bias": "none"}, "house") is None
+    row = Asked.of({"blb_bias": "b", "blb_features": ["words:1", 1]}, None)
+    assert row == Asked("b", (("words:1", 1.0),))
+    row.check({"words:1", "words:2"})
+    Asked("b", ()).check({"words:1"})
+    Asked("b").check(None)
+    for wrong, known in ((row, None), (Asked("b"), {"words:1"}), (row, {"words:2"})):
+        with pytest.raises(BiasError):
+            wrong.check(known)
+
+
+@pytest.mark.parametrize(
+    "row", [3, "words", ["words:1"], ["words:1", "x"], [1, 2.0], ["words:1", True], ["a", 1e300]]
+)
+def test_what_is_no_row_of_numbers_is_refused(row: object) -> None:
+    """With 400, where the request is admitted."""
+    with raises_naming(BiasError, "blb_features"):
+        Asked.of({"blb_bias": "b", "blb_features": row}, None)
 
 
 SEATS = [None if slot == NOTHING else Seat(Placed((slot,))) for slot in range(12)]
@@ -256,12 +277,44 @@ def test_whatever_a_file_brings_about_is_a_refusal(error: Exception, tmp_path: P
         assert str(tmp_path) not in str(caught.value)
 
 
-def test_a_number_beyond_float32_is_refused_before_the_engine_sees_it() -> None:
-    """Also in one phase alone."""
-    MODEL.check(make(3.4e38))
-    for value in (3.5e38, -1e300):
-        with pytest.raises(BiasError):
-            MODEL.check(make(value))
-    (first,) = Phases.parse(["first"]).features
-    with pytest.raises(BiasError):
-        MODEL.check(make().replacing(features=(first.one_vector([1e300]),), sent=WIDE))
+RAWS = (b"a", b"b", b"ab", b"", b"<a", b">", b"xyz", b"bb<")
+SPECS = (
+    "first",
+    "opening:3",
+    "only-opening:2",
+    "until:ab",
+    "after:b<a",
+    "inside:<..>",
+    "first,inside:ab..ba",
+    "first,after:ab",
+    "opening:3,until:ab",
+)
+
+
+@given(st.sampled_from(SPECS), st.lists(st.integers(0, len(RAWS) - 1), max_size=15), st.booleans())
+def test_a_seat_follows_the_tokens(spec: str, tokens: list[int], late: bool) -> None:
+    """Also where a token stands as -1 until the next one is drawn; for a phase of the first tokens
+    that is enough.
+    """
+    phases = Phases.parse([spec])
+    slots = tuple(range(5, 5 + phases.count))
+    drawn: list[int] = []
+    seat = Seat(Placed(slots, PhaseTable.of(phases, RAWS)), drawn)
+    expected = [slots[number] for number in phases.along(RAWS[token] for token in tokens)]
+    seen = [seat.slot]
+    for token in tokens:
+        drawn.append(-1)
+        if late and not phases.until:
+            assert seat.slot == expected[len(seen)]
+        drawn[-1] = token
+        seen.append(seat.slot)
+    assert seen == expected
+
+
+@pytest.mark.parametrize(
+    ("spec", "text"), [("until:q", "q"), ("inside:ab..q", "q"), ("after:>>!", ">>!")]
+)
+def test_a_text_that_no_tokens_spell_is_refused(spec: str, text: str) -> None:
+    """With the text and the remedy."""
+    with raises_naming(BiasError, repr(text), spec):
+        PhaseTable.of(Phases.parse([spec]), RAWS)

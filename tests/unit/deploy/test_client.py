@@ -1,14 +1,13 @@
 """A biased client sends the bias exactly once with every chat and completion request of its model,
-and changes nothing else.
+and changes nothing else; so does one of the drop-in classes, which are the SDK's with more arguments.
 """
 
 from __future__ import annotations
 
 import asyncio
-import gzip
 import hashlib
+import inspect
 import json
-import logging
 from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
@@ -19,12 +18,13 @@ import pytest
 from openai import AsyncAzureOpenAI, AsyncOpenAI, AzureOpenAI, OpenAI
 from openai.types.chat import ChatCompletionMessageParam
 
+from blackbox_lb import openai as drop_in
 from blackbox_lb.api.transport.channel import Channel
 from blackbox_lb.bias.document import Bias
 from blackbox_lb.bias.records import Entry
 from blackbox_lb.deploy.batch_files import apply_batch
 from blackbox_lb.deploy.client import apply
-from blackbox_lb.errors import InputError
+from blackbox_lb.errors import BiasError, InputError
 from blackbox_lb.literals import OnConflict
 from blackbox_lb.providers.profile import load_profile
 from tests.support.biases import FIELDS
@@ -98,14 +98,10 @@ def test_settings_and_connections_are_shared(server: Server, client: OpenAI, bia
     assert {**plain.headers, "content-length": ""} == {**seen.headers, "content-length": ""}
     assert plain.path == seen.path
     assert server.connections == 1
-    assert seen.headers["authorization"] == "Bearer key-1"
-    assert seen.headers["openai-organization"] == "org-1"
-    assert seen.headers["x-own"] == "kept"
-    assert (biased.timeout, biased.max_retries, biased.base_url) == (
-        client.timeout,
-        client.max_retries,
-        client.base_url,
-    )
+    kept = [seen.headers[name] for name in ("authorization", "openai-organization", "x-own")]
+    assert kept == ["Bearer key-1", "org-1", "kept"]
+    for name in ("timeout", "max_retries", "base_url"):
+        assert getattr(biased, name) == getattr(client, name)
     assert type(biased) is OpenAI
 
 
@@ -133,45 +129,44 @@ def test_another_http_client_keeps_the_bias(
     again.close()
     derived.close()
     assert own.is_closed
-    ask(both)
-    assert_biased(server.last)
     with httpx2.Client() as plain:
         ask(client.with_options(http_client=plain))
     assert "logit_bias" not in server.last.json
 
 
 @pytest.mark.parametrize("kind", [AsyncOpenAI, AsyncAzureOpenAI])
-def test_another_asynchronous_http_client_keeps_the_bias(
-    server: Server, bias: Bias, kind: Any
-) -> None:
-    """Asynchronous clients, and Azure's with a ``copy`` of their own, carry it as well."""
+def test_asynchronous_clients(server: Server, bias: Bias, kind: Any) -> None:
+    """Many requests at once, copies with another HTTP client, a borrowed transport, and closing;
+    then the caller's own client is unbiased. Azure's ``copy`` is one of its own.
+    """
     options: dict[str, Any] = {"base_url": server.url}
     if kind is AsyncAzureOpenAI:
         options = {"azure_endpoint": server.url.removesuffix("/v1"), "api_version": "1"}
 
     async def talk() -> None:
         async with kind(api_key="k", **options) as own, httpx2.AsyncClient() as http_client:
-            derived = apply(own, bias).with_options(http_client=http_client)
-            await derived.chat.completions.create(model="tiny", messages=HELLO)
-            await derived.copy(timeout=60).chat.completions.with_raw_response.create(
-                model="tiny", messages=HELLO
+            biased = apply(own, bias)
+            derived = biased.with_options(http_client=http_client)
+            clients = [biased, biased, derived, derived.copy(timeout=60)]
+            await asyncio.gather(
+                *(each.completions.create(model="tiny", prompt="a") for each in clients)
             )
+            url = f"{server.url}/completions"
+            request = biased._client.build_request("POST", url, json={"model": "tiny"})
+            transport = biased._client._transport_for_url(request.url)
+            assert await (await transport.handle_async_request(request)).aread()
+            await biased.close()
+            assert (biased.is_closed(), own.is_closed()) == (True, False)
+            with raises_naming(RuntimeError, "closed"):
+                await biased.completions.create(model="tiny", prompt="a")
+            await own.completions.create(model="tiny", prompt="a")
 
     asyncio.run(talk())
-    assert len(server.seen) == 2
-    for seen in server.seen:
+    *biased, plain = server.seen
+    assert len(biased) == 5
+    for seen in biased:
         assert_biased(seen)
-
-
-def test_a_batch_file_in_parts_is_refused(server: Server, client: OpenAI, bias: Bias) -> None:
-    """Its parts cannot be checked for the bias; other uploads in parts pass."""
-    biased = apply(client, bias)
-    announced: Any = {"bytes": 2, "filename": "a.jsonl", "mime_type": "text/jsonl"}
-    with raises_naming(InputError, "client.files.create"):
-        biased.uploads.create(**announced, purpose="batch")
-    assert not server.seen
-    biased.uploads.create(**announced, purpose="fine-tune")
-    assert server.last.json == {**announced, "purpose": "fine-tune"}
+    assert "logit_bias" not in plain.json
 
 
 def test_redirect_keeps_it_once(server: Server, client: OpenAI, bias: Bias) -> None:
@@ -205,30 +200,22 @@ def test_azure(
     assert ("logit_bias" in server.last.json) is biased
 
 
-def test_other_models_warn_once(
+def test_other_models_warn_once_or_raise(
     server: Server, client: OpenAI, bias: Bias, caplog: pytest.LogCaptureFixture
 ) -> None:
     """By default a request for another model goes out as it is, and the log warns once for each
-    model, copies included.
+    model, copies included. "raise" refuses it, and a body without a model, before anything is sent.
+    ``models`` names what the server calls the model, in place of the bias's own name.
     """
     biased = apply(client, bias)
     for model in ("tiny-2", "tiny-2", "tiny-3"):
         ask(biased.with_options(timeout=9), model=model, logit_bias={"1": 5})
         assert server.last.json["logit_bias"] == {"1": 5}
-    first, second = (
-        record.getMessage() for record in caplog.records if record.levelno == logging.WARNING
-    )
-    assert (
-        "no logit bias sent: the request is for 'tiny-2', the bias for 'tiny'; add that name to"
-        " models=" in first
-    )
+    first, second = (record.getMessage() for record in caplog.records)
+    for part in ("no logit bias sent", "'tiny-2'", "'tiny'", "models="):
+        assert part in first
     assert "'tiny-3'" in second
-
-
-def test_other_models_raise(server: Server, client: OpenAI, bias: Bias) -> None:
-    """``others="raise"`` refuses another model and a body without one, before anything is sent.
-    ``models`` names what the server calls the model, in place of the bias's own name.
-    """
+    server.seen.clear()
     biased = apply(client, bias, models=["alias-a", "alias-b"], others="raise")
     for model, shown in (("tiny", "'tiny'"), ("alias-a\x1b", "'alias-a\\x1b'")):
         with raises_naming(InputError, "'alias-a'", shown):
@@ -236,9 +223,8 @@ def test_other_models_raise(server: Server, client: OpenAI, bias: Bias) -> None:
     with raises_naming(InputError, "'alias-a'", "models=[...]"):
         biased.post("/chat/completions", body={}, cast_to=object)
     assert not server.seen
-    for model in ("alias-a", "alias-b"):
-        ask(biased, model=model)
-        assert_biased(server.last)
+    ask(biased, model="alias-b")
+    assert_biased(server.last)
 
 
 def test_add_reads_llama_cpp_forms(server: Server, client: OpenAI, bias: Bias) -> None:
@@ -353,15 +339,18 @@ def test_an_unbiased_batch_file_is_refused(
     server: Server, client: OpenAI, bias: Bias, tmp_path: Path
 ) -> None:
     """As bytes, a path or an open file: the line that lacks the bias is named; the whole of the
-    others arrives.
+    others arrives. In parts it cannot be checked; other uploads pass.
     """
     biased = apply(client, bias)
+    announced: Any = {"bytes": 2, "filename": "a.jsonl", "mime_type": "text/jsonl"}
     path = tmp_path / "requests.jsonl"
     path.write_bytes(LINES)
     with path.open("rb") as opened:
         for given_as in (("a.jsonl", LINES), path, opened):
             with raises_naming(InputError, "line 3", "logit_bias", "apply_batch"):
                 biased.files.create(file=given_as, purpose="batch")
+    with raises_naming(InputError, "client.files.create"):
+        biased.uploads.create(**announced, purpose="batch")
     assert not server.seen
     apply_batch(path, path, bias, on_conflict="theirs", others="pass")
     with path.open("rb") as opened:
@@ -369,6 +358,8 @@ def test_an_unbiased_batch_file_is_refused(
     assert path.read_bytes() in server.last.body
     biased.files.create(file=("a.jsonl", LINES), purpose="fine-tune")
     assert LINES in server.last.body
+    biased.uploads.create(**announced, purpose="fine-tune")
+    assert server.last.json == {**announced, "purpose": "fine-tune"}
 
 
 @pytest.mark.parametrize("filler", ["x", "é", "\n", "\ud800"])
@@ -387,19 +378,19 @@ def test_a_long_prompt_arrives_as_it_is(
 
 
 @pytest.mark.parametrize(
-    "content", [b"plain", b"", b"[1]", b'{"model": "tiny"', b'\xff{"model": "tiny"}']
-)
-@pytest.mark.parametrize("kind", ["text/plain", "application/json"])
+    ("content", "kind"),
+    [
+        *((content, "application/json") for content in (b"plain", b"", b"[1]", b'{"model": "tiny"', b'\xff{"model": "tiny"}')),
+        (b"plain", "text/plain"),
+    ],
+)  # fmt: skip
 def test_bodies_that_are_no_json_object_are_untouched(
     server: Server, client: OpenAI, bias: Bias, content: bytes, kind: str
 ) -> None:
     """What names no model goes out byte for byte; the server has the say."""
-    apply(client, bias).post(
-        "/chat/completions",
-        content=content,
-        options={"headers": {"content-type": kind}},
-        cast_to=object,
-    )
+    options: Any = {"headers": {"content-type": kind}}
+    biased = apply(client, bias)
+    biased.post("/chat/completions", content=content, options=options, cast_to=object)
     assert server.last.body == content
 
 
@@ -409,17 +400,12 @@ def test_a_body_that_cannot_be_read_is_refused(server: Server, client: OpenAI, b
     def parts() -> Generator[bytes]:
         yield b'{"model":"tiny"}'
 
-    biased = apply(client, bias)
+    post = apply(client, bias).post
+    packed: Any = {"headers": {"content-encoding": "gzip"}}
     with raises_naming(InputError, "streamed"):
-        biased.post("/chat/completions", content=parts(), cast_to=object)
-    packed = gzip.compress(b'{"model":"tiny"}')
+        post("/chat/completions", content=parts(), cast_to=object)
     with raises_naming(InputError, "Content-Encoding"):
-        biased.post(
-            "/chat/completions",
-            content=packed,
-            options={"headers": {"content-encoding": "gzip"}},
-            cast_to=object,
-        )
+        post("/chat/completions", content=b"packed", options=packed, cast_to=object)
     assert not server.seen
 
 
@@ -444,9 +430,9 @@ def mocked(sent: list[httpx2.Request]) -> httpx2.MockTransport:
     return httpx2.MockTransport(answer)
 
 
-def test_custom_http_client_keeps_working(bias: Bias) -> None:
-    """Hooks, auth, cookies, headers and mounts of the caller's HTTP client see the final body, once
-    a request.
+def test_the_callers_http_client_keeps_working(bias: Bias) -> None:
+    """Its hooks, auth, cookies, headers and mounts see the final body, once a request; a request's
+    own timeout survives, and a GET whose path ends in completions is no sampling request.
     """
     hooked, sent = list[bytes](), list[httpx2.Request]()
     http_client = httpx2.Client(
@@ -460,26 +446,16 @@ def test_custom_http_client_keeps_working(bias: Bias) -> None:
         },
     )
     with OpenAI(api_key="k", base_url="http://mounted/v1", http_client=http_client) as client:
-        ask(apply(client, bias))
-    (request,) = sent
-    assert json.loads(request.content)["logit_bias"] == SENT
-    assert request.headers["x-signature"] == hashlib.sha256(request.content).hexdigest()
-    assert (request.headers["x-gateway"], request.headers["cookie"]) == ("g", "session=s")
-    assert hooked == [request.content] * 2
-
-
-def test_built_request_keeps_method_and_timeouts(bias: Bias) -> None:
-    """A request's own timeout survives the edit, and a GET whose path ends in completions is no
-    sampling request.
-    """
-    sent = list[httpx2.Request]()
-    with OpenAI(api_key="k", http_client=httpx2.Client(transport=mocked(sent))) as client:
         biased = apply(client, bias, others="raise")
         ask(biased, timeout=2.5)
         biased.get("/organization/usage/completions", cast_to=object)
-    assert b"logit_bias" in sent[0].content
-    assert sent[0].extensions["timeout"] == httpx2.Timeout(2.5).as_dict()
-    assert (sent[1].method, sent[1].content) == ("GET", b"")
+    request, usage = sent
+    assert json.loads(request.content)["logit_bias"] == SENT
+    assert request.headers["x-signature"] == hashlib.sha256(request.content).hexdigest()
+    assert (request.headers["x-gateway"], request.headers["cookie"]) == ("g", "session=s")
+    assert hooked == [request.content] * 2 + [b""] * 2
+    assert request.extensions["timeout"] == httpx2.Timeout(2.5).as_dict()
+    assert (usage.method, usage.content) == ("GET", b"")
 
 
 def test_transport_alone_adds_no_auth_or_redirect(server: Server, bias: Bias) -> None:
@@ -490,9 +466,8 @@ def test_transport_alone_adds_no_auth_or_redirect(server: Server, bias: Bias) ->
     http_client = httpx2.Client(auth=Signature(), follow_redirects=True)
     with OpenAI(api_key="k", base_url=server.url, http_client=http_client) as client:
         borrowed = apply(client, bias)._client
-        request = borrowed.build_request(
-            "POST", f"{server.url}/chat/completions", json={"model": "tiny"}
-        )
+        url = f"{server.url}/chat/completions"
+        request = borrowed.build_request("POST", url, json={"model": "tiny"})
         response = borrowed._transport_for_url(request.url).handle_request(request)
         response.read()
     assert response.status_code == 307
@@ -518,39 +493,6 @@ def test_closing(server: Server, client: OpenAI, bias: Bias) -> None:
         with raises_naming(RuntimeError, "closed"):
             ask(outer)
     assert len(server.seen) == 1
-
-
-def test_async(server: Server, bias: Bias) -> None:
-    """The asynchronous client: many at once, a borrowed transport, closing; then the caller's own
-    unbiased.
-    """
-
-    async def talk() -> None:
-        async with AsyncOpenAI(api_key="k", base_url=server.url) as client:
-            biased = apply(client, bias)
-            await asyncio.gather(
-                *(biased.completions.create(model="tiny", prompt=str(n)) for n in range(5))
-            )
-            http_client = biased._client
-            request = http_client.build_request(
-                "POST", f"{server.url}/completions", json={"model": "tiny"}
-            )
-            response = await http_client._transport_for_url(request.url).handle_async_request(
-                request
-            )
-            assert await response.aread()
-            await biased.close()
-            assert (biased.is_closed(), client.is_closed()) == (True, False)
-            with raises_naming(RuntimeError, "closed"):
-                await biased.completions.create(model="tiny", prompt="a")
-            await client.completions.create(model="tiny", prompt="a")
-
-    asyncio.run(talk())
-    *biased, plain = server.seen
-    assert len(biased) == 6
-    for seen in biased:
-        assert_biased(seen)
-    assert "logit_bias" not in plain.json
 
 
 class Regional(OpenAI):
@@ -590,3 +532,85 @@ def test_an_sdk_without_httpx2_is_refused_for_batches(monkeypatch: pytest.Monkey
     monkeypatch.delattr(openai, "DefaultAsyncHttpx2Client")
     with raises_naming(InputError, "httpx2", "2.49"):
         Channel(load_profile("local"), "http://127.0.0.1:9/v1").for_files(httpx2.Timeout(1.0))
+
+
+def test_the_sdks_arguments_are_all_declared() -> None:
+    """What a type checker lets through is exactly what the SDK's constructor takes, and nothing of
+    ours hides one.
+    """
+    rules = ("models", "others", "on_conflict", "as_pairs", "provider")
+    ours = {"bias", *(f"bias_{rule}" for rule in rules)}
+    kinds: dict[type, Any] = {
+        openai.OpenAI: drop_in._Sync,
+        openai.AsyncOpenAI: drop_in._Async,
+        openai.AzureOpenAI: drop_in._Azure,
+        openai.AsyncAzureOpenAI: drop_in._AsyncAzure,
+    }
+    for kind, declared in kinds.items():
+        taken = {name for name in inspect.signature(kind).parameters if not name.startswith("_")}
+        assert declared.__annotations__.keys() >= ours
+        assert taken == declared.__annotations__.keys() - ours
+
+
+def test_a_drop_in_client_takes_the_options_of_apply(server: Server) -> None:
+    """Each keyword does what ``apply``'s does, and a wrong one or a bad file fails at once."""
+    made: dict[str, Any] = {"api_key": "k", "base_url": server.url}
+    rules: dict[str, Any] = {"bias_others": "raise", "bias_on_conflict": "add"}
+    bias = make({7: 1.25})
+    with drop_in.OpenAI(
+        bias=bias, bias_models=["mine"], bias_as_pairs=True, **rules, **made
+    ) as client:
+        ask(client, model="mine", logit_bias={"7": 1})
+        assert server.last.json["logit_bias"] == [[7, 2.25]]
+        with raises_naming(InputError, "'mine'", "'tiny'"):
+            ask(client)
+    with raises_naming(InputError, "others='skip'"):
+        drop_in.OpenAI(bias=bias, bias_others="skip", **made)  # type: ignore[arg-type]
+    with raises_naming(BiasError, "absent.json"):
+        drop_in.OpenAI(bias="absent.json", **made)
+    with raises_naming(TypeError, "'bias'"):
+        drop_in.OpenAI(**made)
+
+
+def test_copies_of_a_drop_in_client_carry_it_once(server: Server) -> None:
+    """A copy is of the same class and sends the bias once, with an HTTP client of the caller's too,
+    and under ``apply``.
+    """
+    bias = make({7: 1.25})
+    own = httpx2.Client(headers={"x-gateway": "g"})
+    with drop_in.OpenAI(bias=bias, api_key="k", base_url=server.url) as client:
+        for copied in (client.copy(), client.with_options(timeout=60).copy(http_client=own)):
+            assert type(copied) is drop_in.OpenAI
+            ask(copied)
+            assert_biased(server.last, {"7": 1.25})
+        assert server.last.headers["x-gateway"] == "g"
+        with raises_naming(InputError, "logit_bias"):
+            ask(apply(client, bias))
+        both = apply(client, bias, on_conflict="add")
+        for sender in (both, both.with_options(http_client=own)):
+            ask(sender)
+            assert_biased(server.last, {"7": 2.5})
+    own.close()
+
+
+def test_closing_a_drop_in_client_closes_the_connections(server: Server, bias: Bias) -> None:
+    """Unlike a client from ``apply`` it owns them, as the SDK's own does."""
+    own = httpx2.Client()
+    with drop_in.OpenAI(bias=bias, api_key="k", base_url=server.url, http_client=own) as client:
+        ask(client)
+    assert client.is_closed()
+    assert own.is_closed
+    with raises_naming(RuntimeError, "closed"):
+        ask(client)
+
+    async def talk() -> None:
+        own = httpx2.AsyncClient()
+        client = drop_in.AsyncOpenAI(bias=bias, api_key="k", base_url=server.url, http_client=own)
+        await client.chat.completions.create(model="tiny", messages=HELLO)
+        await client.close()
+        assert client.is_closed()
+        assert own.is_closed
+
+    asyncio.run(talk())
+    for seen in server.seen:
+        assert_biased(seen)

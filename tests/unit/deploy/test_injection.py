@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from blackbox_lb.bias.request_bias import RequestBias
-from blackbox_lb.deploy import injection
-from blackbox_lb.deploy.injection import Injection, quoted, route
+from blackbox_lb.deploy.injection import Injection
 from blackbox_lb.errors import InputError
 from tests.support.errors import raises_naming
 
@@ -76,55 +75,6 @@ def test_each_rule_touches_the_bias_alone(
     assert Injection(RequestBias({})).body(content, whole) is content
     with raises_naming(InputError, "logit_bias"):
         Injection(RequestBias(values)).body(content, whole)
-
-
-@pytest.mark.parametrize(
-    ("path", "expected"),
-    [
-        ("/v1/chat/completions", "completions"),
-        ("/v1/completions/", "completions"),
-        ("/openai/deployments/d/chat/completions", "completions"),
-        ("/v1/responses", "responses"),
-        ("/v1/chat/%63ompletions", "completions"),
-        ("/v1/chat/%2563ompletions", "completions"),
-        ("/v1/chat%2Fcompletions", "completions"),
-        ("/v1/chat%5Ccompletions", "completions"),
-        ("/v1/chat/Completions", "completions"),
-        ("/v1/chat/completions;x=1", "completions"),
-        ("/v1/chat/completions%20", "completions"),
-        ("/v1/chat/completions%3Fx", "completions"),
-        ("/v1/chat/completions/;x/", "completions"),
-        ("/V1/RESPONSES", "responses"),
-        ("/v1/chat/completionsx", None),
-        ("/v1/chat/completions/abc", None),
-        ("/v1/embeddings", None),
-        ("", None),
-    ],
-)  # fmt: skip
-def test_route(path: str, expected: str | None) -> None:
-    """The last segment of a path tells the sampling endpoint, however a server may read it."""
-    assert route(path) == expected
-
-
-def test_quoted() -> None:
-    """A value out of a request is shown printable and short."""
-    assert quoted(None) == "no named model"
-    assert quoted("a\x1b") == "'a\\x1b'"
-    assert len(quoted("x" * 500)) == 80
-    assert len(quoted(["x" * 500] * 500)) <= 80
-
-
-def test_a_long_value_is_cut_before_it_is_escaped(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A model's name of megabytes costs no more than one of 80 characters."""
-    escaped = list[str]()
-
-    def count(text: str) -> str:
-        escaped.append(text)
-        return text
-
-    monkeypatch.setattr(injection, "printable", count)
-    quoted("x" * 100_000)
-    assert [len(text) for text in escaped] == [80]
 
 
 @pytest.mark.parametrize("own", [{"7": 1}, None])

@@ -15,7 +15,7 @@ from blackbox_lb.bias.document import Bias
 from blackbox_lb.bias.phases import Phases
 from blackbox_lb.deploy import part_requests
 from blackbox_lb.deploy.part_requests import PartRequest
-from blackbox_lb.deploy.part_sender import GIVEN_UP, PartSender
+from blackbox_lb.deploy.part_sender import GIVEN_UP
 from blackbox_lb.errors import BiasError, InputError
 from tests.support.biases import phased_bias
 from tests.support.errors import raises_naming
@@ -277,66 +277,51 @@ def test_requests_that_cannot_be_sent_in_parts(
 
 TOOLS = [{"type": "function", "function": {"name": "weather"}}]
 CALL = '{"name": "weather", "arguments": {"city": "Oslo"}}'
-
-
-def with_tools(*parts: dict[str, Any], provider: str = "vllm") -> tuple[PartSender, Any]:
-    """The sender, and the joined answer of a request with tools under a bias of the first token;
-    each part is the message of a server with the reason of its end, the first of one token.
-    """
-    sender = sender_of(bias_of("first", provider))
-    sent = in_parts(sender, request(max_tokens=30, tools=TOOLS))
-    for number, part in enumerate(parts):
-        message = dict(part)
-        finish = message.pop("ended")
-        body = take(sent, message, finish, prompt=7 + number, made=9 if number else 1)
-        assert body["tools"] == TOOLS
-    assert not sent.more
-    return sender, json.loads(sent.answer)["choices"][0]
-
-
-@pytest.mark.parametrize("reason", ["stop", "tool_calls"])
-def test_a_call_in_parts_is_put_together(reason: str) -> None:
-    """The first token begins a call, which no part holds whole: the joined answer has it as any
-    client expects it.
-    """
-    first = {"content": "<tool_call>", "ended": "length"}
-    rest = {"content": f"\n{CALL}\n</tool_call>", "ended": reason}
-    sender, choice = with_tools(first, rest)
-    (call,) = choice["message"]["tool_calls"]
-    assert call["function"] == {"name": "weather", "arguments": '{"city": "Oslo"}'}
-    assert call["id"]
-    assert (choice["message"]["content"], choice["finish_reason"]) == (None, "tool_calls")
-    assert (sender.joined, sender.apart) == (1, 0)
-
-
-def test_a_call_that_the_server_reads_from_all_parts_is_kept() -> None:
-    """llama.cpp reads the message that it continues, too: its call is whole and its content empty,
-    where it otherwise repeats that message.
-    """
-    calls = [
-        {"type": "function", "id": name, "function": {"name": "weather", "arguments": "{}"}}
-        for name in "cd"
-    ]
-    first = {"content": "<tool_call>", "ended": "length"}
-    rest = {"content": "", "tool_calls": calls, "ended": "tool_calls"}
-    sender, choice = with_tools(first, rest, provider="llamacpp")
-    assert choice["message"]["tool_calls"] == calls
-    assert choice["message"]["content"] is None
-    assert (sender.joined, sender.apart) == (1, 0)
+WRITTEN = f"\n{CALL}\n</tool_call>"
+READ = [
+    {"type": "function", "id": name, "function": {"name": "weather", "arguments": "{}"}}
+    for name in "cd"
+]
 
 
 @pytest.mark.parametrize(
-    ("begin", "rest"),
-    [("Rain", " in Oslo."), ("Rain", f"\n{CALL}"), ("<tool_call>", '\n{"na')],
-    ids=["words", "json", "cut call"],
+    ("begin", "rest", "reason", "provider"),
+    [
+        ("<tool_call>", {"content": WRITTEN}, "stop", "vllm"),
+        ("<tool_call>", {"content": WRITTEN}, "tool_calls", "vllm"),
+        ("<tool_call>", {"content": "", "tool_calls": READ}, "tool_calls", "llamacpp"),
+        ("Rain", {"content": " in Oslo."}, "stop", "vllm"),
+        ("Rain", {"content": f"\n{CALL}"}, "stop", "vllm"),
+        ("<tool_call>", {"content": '\n{"na'}, "stop", "vllm"),
+    ],
+    ids=["written", "known", "read by the server", "words", "json", "cut"],
 )
-def test_an_answer_in_parts_beside_tools_stays_an_answer(begin: str, rest: str) -> None:
-    """Words, JSON that a client would get from any server as words, and a call that was cut."""
-    _, choice = with_tools(
-        {"content": begin, "ended": "length"}, {"content": rest, "ended": "stop"}
-    )
-    assert choice["message"]["content"] == begin + rest
-    assert "tool_calls" not in choice["message"]
+def test_a_call_in_parts_is_put_together(
+    begin: str, rest: dict[str, Any], reason: str, provider: str
+) -> None:
+    """The first token begins a call, which no part holds whole: the joined answer has it as any
+    client expects it, also where the server has read it from all parts (llama.cpp, which then does
+    not repeat the message that it continues). Words, JSON that any server would give as words, and
+    a call that was cut stay an answer.
+    """
+    sender = sender_of(bias_of("first", provider))
+    sent = in_parts(sender, request(max_tokens=30, tools=TOOLS))
+    first = take(sent, {"content": begin}, "length", prompt=7, made=1)
+    second = take(sent, rest, reason, prompt=8, made=9)
+    assert (first["tools"], second["tools"], sent.more) == (TOOLS, TOOLS, False)
+    choice = json.loads(sent.answer)["choices"][0]
+    assert (sender.joined, sender.apart) == (1, 0)
+    if "tool_calls" in rest:
+        assert choice["message"]["tool_calls"] == READ
+    elif rest["content"] == WRITTEN:
+        (call,) = choice["message"]["tool_calls"]
+        assert call["function"] == {"name": "weather", "arguments": '{"city": "Oslo"}'}
+        assert call["id"]
+    else:
+        assert choice["message"]["content"] == begin + rest["content"]
+        assert "tool_calls" not in choice["message"]
+        return
+    assert (choice["message"]["content"], choice["finish_reason"]) == (None, "tool_calls")
 
 
 def test_servers_that_cannot_be_sent_phases(tmp_path: Any) -> None:

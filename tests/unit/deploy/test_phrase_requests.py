@@ -294,20 +294,20 @@ def test_a_stop_text_is_found_across_a_cut(stream: bool) -> None:
 
 def test_several_choices_are_drawn_one_after_the_other() -> None:
     """Each is free of phrases, and the usage is that of all; so are the steps."""
-    parts = ("sky red fish sky", "blue", ".", "fish .")
-    answer = joined(sender_of(bias_of()), scripted(*parts), request(n=2))
+    parts = ("sky red fish sky", "blue", ".")
+    sender = sender_of(bias_of())
+    answer = joined(sender, scripted(*parts, *parts), request(n=2))
     choices = answer.document["choices"]
     texts = {choice["index"]: choice["message"]["content"] for choice in choices}
-    assert texts == {0: " sky blue", 1: " fish"}
-    assert (answer.usage["prompt_tokens"], answer.usage["completion_tokens"]) == (3, 5)
+    assert texts == {0: " sky blue", 1: " sky blue"}
+    assert (answer.usage["prompt_tokens"], answer.usage["completion_tokens"]) == (3, 6)
+    spent = answer.usage["x_phrases"]
+    assert (spent["steps_back"], spent["discarded_tokens"], sender.counts.steps) == (2, 6, 2)
     streamed = in_parts(sender_of(bias_of()), request(n=2, stream=True))
-    events = [event for step in steps(streamed, scripted(*parts)) for event in step]
+    events = [event for step in steps(streamed, scripted(*parts, "fish .")) for event in step]
     rows = [choice for event in events for choice in event["choices"]]
     assert text_in([{"choices": [row for row in rows if row["index"]]}]) == " fish"
     assert [row["finish_reason"] for row in rows if row["finish_reason"]] == ["stop", "stop"]
-    sender = sender_of(bias_of())
-    spent = joined(sender, scripted(*parts[:3], *parts[:3]), request(n=2)).usage["x_phrases"]
-    assert (spent["steps_back"], spent["discarded_tokens"], sender.counts.steps) == (2, 6, 2)
 
 
 def test_lists_are_those_of_the_delivered_tokens() -> None:
@@ -355,13 +355,22 @@ def test_phases_and_phrases_go_together(stream: bool) -> None:
     assert [body["max_tokens"] for body in host.bodies] == [1, 8, 1, 7]
 
 
-def test_answers_of_a_fixed_form_are_left_alone(caplog: pytest.LogCaptureFixture) -> None:
-    """They are sent at once, with the vector, which is logged once."""
-    sender = sender_of(bias_of())
+@pytest.mark.parametrize("sky", [1.5, None])
+def test_answers_of_a_fixed_form_are_left_alone(
+    sky: float | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    """They are sent at once, with the vector, and nothing at all where there is none; which is
+    logged once.
+    """
+    host = scripted("sky .", "sky .")
+    bias = bias_of() if sky is None else bias_of(sky=sky)
+    client = apply(next(clients(host.handle)), bias)
     for _ in range(2):
-        assert sender.request(request(response_format={"type": "json_object"})) is None
+        ask(client, response_format={"type": "json_object"})
+    sent = [(body.get("logit_bias"), body.get("stream")) for body in host.bodies]
+    assert sent == [(None if sky is None else {"3": sky}, None)] * 2
     assert len(caplog.records) == 1
-    in_parts(sender, request(response_format={"type": "text"}, n=1, stop=[]))
+    in_parts(sender_of(bias_of()), request(response_format={"type": "text"}, n=1, stop=[]))
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
@@ -410,16 +419,6 @@ def test_every_client_keeps_phrases_out(place: int) -> None:
         client, max_tokens=9, stream=True, stream_options={"include_usage": True}
     )
     assert (text, finish, usage.x_phrases["steps_back"]) == (" sky blue fish", "stop", 1)
-
-
-def test_a_client_sends_the_vector_alone_where_an_answer_is_left_alone() -> None:
-    """And nothing at all where there is no vector."""
-    for bias, sent in ((bias_of(sky=1.5), {"3": 1.5}), (bias_of(), None)):
-        host = scripted("sky .")
-        ask(apply(next(clients(host.handle)), bias), response_format={"type": "json_object"})
-        [body] = host.bodies
-        assert body.get("logit_bias") == sent
-        assert not body.get("stream")
 
 
 def phased() -> Bias:

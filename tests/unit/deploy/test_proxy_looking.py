@@ -9,8 +9,7 @@ import socket
 
 import pytest
 
-from blackbox_lb.deploy.proxy.looking import trouble, unready
-from blackbox_lb.deploy.proxy.upstream import Upstream
+from blackbox_lb.deploy.proxy.server import Proxy
 from tests.support.exact.listener import Request
 from tests.support.proxy_upstream import (
     Answering,
@@ -19,10 +18,10 @@ from tests.support.proxy_upstream import (
     exchange,
     plain,
     proxied,
+    proxy_for,
     request,
+    running,
 )
-
-NONE_HERE = "http://127.0.0.1:9"
 
 
 def listing(*names: str, path: str = "/v1/models", **more: object) -> Answering:
@@ -38,15 +37,13 @@ def listing(*names: str, path: str = "/v1/models", **more: object) -> Answering:
     return answer
 
 
-def seen(address: str, *models: str) -> tuple[str, str]:
-    """What will go wrong, and why the upstream is not ready."""
+def dead(_: Request, connection: socket.socket) -> None:
+    """An upstream that hangs up."""
+    connection.shutdown(socket.SHUT_RDWR)
 
-    async def look() -> tuple[str, str]:
-        upstream = Upstream(address)
-        async with upstream.connected():
-            return await trouble(upstream, models or ("m",)), await unready(upstream)
 
-    return asyncio.run(look())
+NO_MODEL = ("no 'm'", "it has MODEL.gguf", "use --model MODEL.gguf")
+FIVE = ("it has a-model, b-model, c-model and 2 more", "use --model NAME")
 
 
 @pytest.mark.parametrize(
@@ -56,48 +53,42 @@ def seen(address: str, *models: str) -> tuple[str, str]:
         (listing("other", aliases=["m"]), "/v1", (), True),
         (plain("401 Unauthorized", b"{}"), "/v1", (), True),
         (plain("404 Not Found", b"{}"), "/v1", (), True),
-        (listing("MODEL.gguf"), "/v1", ("no 'm'", "it has MODEL.gguf", "use --model MODEL.gguf"), True),
-        (listing(*(f"{name}-model" for name in "abcde")), "/v1", ("it has a-model, b-model, c-model and 2 more", "use --model NAME"), True),
+        (listing("MODEL.gguf"), "/v1", NO_MODEL, True),
+        (listing(*(f"{name}-model" for name in "abcde")), "/v1", FIVE, True),
         (listing("m", path="/api/v1/models"), "/api", ("give --upstream", "/api/v1"), True),
         (plain(body=b"<html>"), "/v1", ("no JSON object", "--upstream"), True),
         (plain("503 Service Unavailable", b"{}"), "/v1", ("answers 503",), False),
+        (dead, "/v1", ("no answer from", "until it answers, requests get 502"), False),
     ],
-)  # fmt: skip
+)
 def test_one_sentence_says_what_will_go_wrong(
-    answer: Answering, base: str, words: tuple[str, ...], is_ready: bool
+    answer: Answering,
+    base: str,
+    words: tuple[str, ...],
+    is_ready: bool,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """With the remedy; nothing where nothing is seen. What answers at all is ready, but for 5xx."""
+    """With the remedy; nothing where nothing is seen. What answers at all is ready, but for 5xx;
+    /ready says why not, and counts nowhere.
+    """
+
+    async def look(proxy: Proxy) -> None:
+        async with proxy.upstream.connected():
+            await proxy.look()
+
     with Origin(answer).running() as origin:
-        sentence, reason = seen(origin.address + base)
-    assert bool(sentence) is bool(words)
+        asyncio.run(look(proxy_for(origin.address + base)))
+        proxy = proxy_for(origin.address + base)
+        with running(proxy) as port:
+            status, _, body = exchange(port, request("/ready", None, method="GET"))
+    assert len(caplog.records) == bool(words)
     for word in words:
-        assert word in sentence
-    assert (reason == "") is is_ready
-
-
-def test_a_dead_upstream_is_said() -> None:
-    """At the start, and by /ready, until it answers."""
-    sentence, reason = seen(f"{NONE_HERE}/v1")
-    assert "no answer from" in sentence
-    assert "until it answers, requests get 502" in sentence
-    assert reason.startswith("no answer from")
-
-
-def test_ready_follows_the_upstream() -> None:
-    """200 while it answers, 503 with the reason while not; neither is counted."""
-    broken: list[bool] = []
-
-    def answer(arrived: Request, connection: socket.socket) -> None:
-        plain("503 Service Unavailable" if broken else "200 OK")(arrived, connection)
-
-    with proxied(answer) as (_, port, proxy):
-        status, _, body = exchange(port, request("/ready", None, method="GET"))
-        assert (status, json.loads(body)) == ("HTTP/1.1 200 OK", {"status": "ok"})
-        broken.append(True)
-        status, _, body = exchange(port, request("/ready", None, method="GET"))
-        assert status == "HTTP/1.1 503 Service Unavailable"
-        assert "answers 503" in json.loads(body)["reason"]
-        assert proxy.metrics.counts == dict.fromkeys(proxy.metrics.counts, 0)
+        assert word in caplog.text
+    ready = json.loads(body)
+    assert int(status.split()[1]) == (200 if is_ready else 503)
+    assert ready["status"] == ("ok" if is_ready else "not ready")
+    assert is_ready or words[0] in ready["reason"]
+    assert proxy.metrics.counts == dict.fromkeys(proxy.metrics.counts, 0)
 
 
 def test_requests_without_a_bias_are_counted_and_logged_once_a_model(

@@ -28,7 +28,6 @@ pytest.importorskip("vllm")
 
 from vllm import SamplingParams  # noqa: E402
 from vllm.v1.sample import logits_processor as v1  # noqa: E402
-from vllm.v1.worker.gpu.sample import logits_processor as v2  # noqa: E402
 
 from blackbox_lb.deploy.vllm import vectors as table  # noqa: E402
 from blackbox_lb.serve import vllm as served  # noqa: E402
@@ -207,15 +206,6 @@ def test_the_second_runner_adds_each_row_its_vector(
         )
 
 
-def test_both_runners_accept_the_class() -> None:
-    """vLLM's two loaders take it by name; each refuses a class of the other's interface alone."""
-    from vllm.v1.worker.gpu.sample.logits_processor import loader
-
-    assert v1._load_logitsprocs_by_fqcns([served.NAME]) == [served.LearnedBias]
-    assert loader._load_v2_logitsprocs_by_fqcns([served.NAME]) == [served.LearnedBias]
-    assert issubclass(served.LearnedBias, v2.LogitsProcessor)
-
-
 def test_loaded_twice_it_adds_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Installed and named on the command line, vLLM makes two processors, also when it builds its
     batch again.
@@ -232,7 +222,7 @@ def test_loaded_twice_it_adds_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_forbidden_tokens_stay_forbidden_and_padding_stays() -> None:
     """What another rule has set to minus infinity stays there, and logits past the vocabulary are
-    not touched.
+    not touched. Rows of bfloat16 get the bias within its rounding.
     """
     processor = first()
     processor.update_state(change(2, {0: "a", 1: None}))
@@ -243,12 +233,7 @@ def test_forbidden_tokens_stay_forbidden_and_padding_stays() -> None:
     assert torch.equal(result[:, TOKENS:], logits[:, TOKENS:])
     assert torch.isneginf(result[0, :5]).all()
     assert torch.equal(result[1], logits[1])
-
-
-def test_logits_of_half_precision_are_taken() -> None:
-    """Rows of bfloat16 get the bias within its rounding, one bias or several."""
     for names in (["a", "a"], ["a", "b"]):
-        processor = first()
         processor.update_state(change(2, dict(enumerate(names))))
         logits = torch.randn(2, LOGITS)
         result = processor.apply(logits.to(torch.bfloat16))
@@ -258,80 +243,58 @@ def test_logits_of_half_precision_are_taken() -> None:
 
 def test_a_running_request_keeps_its_vector(folder: Path) -> None:
     """After the file changed the rows that run stay as they are, and those that come take the new
-    version.
+    version, also where the table grows for more biases than it has room for.
     """
     processor = first()
     processor.update_state(change(1, {0: "a"}))
-    save(folder, "a", values(7))
-    processor.update_state(change(2, {1: "a"}))
-    result = processor.apply(torch.zeros(2, LOGITS))
-    assert torch.equal(result[0, :TOKENS], torch.from_numpy(values(0)))
-    assert torch.equal(result[1, :TOKENS], torch.from_numpy(values(7)))
-
-
-def test_more_biases_than_the_table_has_room_for(folder: Path) -> None:
-    """The table grows, and what was in it stays."""
-    processor = first()
-    for seed in range(2, 20):
+    for seed in range(7, 20):
+        save(folder, "a", values(seed))
         save(folder, f"n{seed}", values(seed))
-        processor.update_state(change(1, {0: f"n{seed}"}))
-        assert torch.equal(
-            processor.apply(torch.zeros(1, LOGITS))[0, :TOKENS], torch.from_numpy(values(seed))
-        )
-    processor.update_state(change(1, {0: "a"}))
-    assert torch.equal(
-        processor.apply(torch.zeros(1, LOGITS)), expected(torch.zeros(1, LOGITS), ["a"])
-    )
+        processor.update_state(change(3, {1: "a", 2: f"n{seed}"}))
+        result = processor.apply(torch.zeros(3, LOGITS))
+        for row, wanted in enumerate((0, seed, seed)):
+            assert torch.equal(result[row, :TOKENS], torch.from_numpy(values(wanted)))
 
 
-def test_an_admitted_bias_that_cannot_be_read_ends_the_request(
-    caplog: pytest.LogCaptureFixture,
+@pytest.mark.parametrize("name", ["vanished", 3], ids=["no file", "no name"])
+@pytest.mark.parametrize("runner", [1, 2])
+def test_what_was_not_checked_at_admission_ends_the_request(
+    runner: int, name: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It is not answered as if it had asked for none: only the end token is left, and the log says
-    so.
+    so; nothing raises, which would end the engine.
     """
-    processor = first()
-    processor.update_state(change(2, {0: "vanished", 1: None}))
-    probability = torch.softmax(processor.apply(torch.randn(2, LOGITS)), dim=-1)
-    assert probability[0, END] == 1.0
-    assert probability[1, END] < 1.0
-    assert "vanished" in caplog.text
-
-
-@pytest.mark.parametrize("runner", [1, 2])
-def test_beside_the_model_nothing_raises(runner: int) -> None:
-    """A value that was not checked at admission ends its own request, not the engine."""
     if runner == 1:
         processor, context = first(), None
-        processor.update_state(change(1, {0: 3}))  # type: ignore[dict-item]
+        processor.update_state(change(2, {0: name, 1: None}))
     else:
-        processor = second()
-        context = SimpleNamespace(
-            idx_mapping_np=np.array([0]), expanded_idx_mapping=torch.tensor([0])
-        )
-        assert processor.add_request(0, params(["a"]))  # type: ignore[arg-type]
+        processor, rows = second(), np.arange(2)
+        context = SimpleNamespace(idx_mapping_np=rows, expanded_idx_mapping=torch.from_numpy(rows))
+        assert processor.add_request(0, params(name))
+        assert not processor.add_request(1, params(None))
         processor.apply_staged_writes()
-    assert torch.softmax(processor.apply(torch.randn(1, LOGITS), context), dim=-1)[0, END] == 1.0
+    probability = torch.softmax(processor.apply(torch.randn(2, LOGITS), context), dim=-1)
+    assert probability[0, END] == 1.0
+    assert probability[1, END] < 1.0
+    assert str(name) in caplog.text
 
 
-def test_a_default_is_for_requests_that_name_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A name replaces it, and "none" declines it."""
+def test_a_default_is_for_requests_that_name_none(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A name replaces it, and "none" declines it. One without a file, or of another tokenizer, stops
+    the start.
+    """
     monkeypatch.setenv("BLB_BIAS_DEFAULT", "b")
     processor = first()
     processor.update_state(change(3, {0: None, 1: "a", 2: "none"}))
     logits = torch.randn(3, LOGITS)
     assert torch.equal(processor.apply(logits.clone()), expected(logits, ["b", "a", None]))
-
-
-@pytest.mark.parametrize("default", ["absent", "foreign"])
-def test_a_default_that_cannot_be_had_stops_the_start(
-    default: str, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A missing file and one of another tokenizer."""
     save(folder, "foreign", values(0), ids=[9, 9])
-    monkeypatch.setenv("BLB_BIAS_DEFAULT", default)
-    with pytest.raises(BiasError):
-        first()
+    for default in ("absent", "foreign"):
+        monkeypatch.setenv("BLB_BIAS_DEFAULT", default)
+        with pytest.raises(BiasError):
+            first()
 
 
 class Caller:
@@ -340,13 +303,10 @@ class Caller:
     def __init__(self, **changes: Any) -> None:
         self.vllm_config = config(**changes)
 
-    def validate(self, name: Any) -> None:
+    def validate(self, name: Any, **more: Any) -> None:
         """What vLLM does with each request."""
-        self.validate_all(params(name))
-
-    def validate_all(self, asked: SamplingParams) -> None:
-        """With all parameters of the request."""
-        served.LearnedBias.validate_params(asked)
+        arguments = None if name is None else {"blb_bias": name}
+        served.LearnedBias.validate_params(SamplingParams(extra_args=arguments, **more))
 
 
 @pytest.mark.parametrize(
@@ -369,15 +329,32 @@ def test_a_request_for_what_cannot_be_had_is_refused(
         caller.validate(name)
 
 
-def test_speculative_decoding_of_the_first_runner_is_refused() -> None:
-    """That runner would leave every processor out; the second one takes it."""
+V2 = {"use_v2_model_runner": True}
+NAMED = {"logits_processors": [served.NAME]}
+
+
+def test_servers_that_cannot_add_a_bias_refuse_it(folder: Path) -> None:
+    """Before the engine sees the request: under speculative decoding of the first runner, which
+    would leave every processor out; 1,025 entries of ``logit_bias`` under the second one, which they
+    would end; phases of texts under asynchronous scheduling, where the first runner shows the drawn
+    tokens to processors named on its command line alone; and where no configuration can be found.
+    """
+    speculative = {"speculative_config": object()}
     with raises_naming(BiasError, "V1", "speculative", "VLLM_USE_V2_MODEL_RUNNER=1"):
-        Caller(speculative_config=object()).validate("a")
-    Caller(speculative_config=object(), use_v2_model_runner=True).validate("a")
-
-
-def test_a_caller_that_is_not_known_is_refused() -> None:
-    """Where no configuration can be found the bias cannot be checked, so it is not served."""
+        Caller(**speculative).validate("a")
+    Caller(**speculative, **V2).validate("a")
+    many = dict.fromkeys(range(1025), 1.0)
+    Caller().validate(None, logit_bias=many)
+    with raises_naming(BiasError, "1,025", "1,024"):
+        Caller(**V2).validate(None, logit_bias=many)
+    phased(folder, "until:ab")
+    with raises_naming(BiasError, "--logits-processors"):
+        Caller(async_scheduling=True).validate("p")
+    Caller().validate("p")
+    for fields in (NAMED, V2):
+        Caller(async_scheduling=True, **fields).validate("p")
+    phased(folder, "first")
+    Caller(async_scheduling=True).validate("p")
     with raises_naming(BiasError, "0.32"):
         served.LearnedBias.validate_params(params("a"))
 
@@ -596,24 +573,3 @@ def test_the_second_runner_follows_the_phase_of_each_row(
             at = int(requests.total[slot])
             requests.tokens[slot, at : at + len(taken)] = torch.tensor(taken).int()
             requests.total[slot] += len(taken)
-
-
-def test_a_logit_bias_that_would_end_the_engine_is_refused() -> None:
-    """Of the second runner alone, which takes 1,024 entries."""
-    many = SamplingParams(logit_bias=dict.fromkeys(range(1025), 1.0))
-    Caller().validate_all(many)
-    with raises_naming(BiasError, "1,025", "1,024"):
-        Caller(use_v2_model_runner=True).validate_all(many)
-
-
-def test_phases_whose_tokens_the_runner_keeps_back_are_refused(folder: Path) -> None:
-    """Under asynchronous scheduling the first runner shows the drawn tokens to processors that are
-    named on its command line.
-    """
-    phased(folder, "until:ab")
-    with raises_naming(BiasError, "--logits-processors"):
-        Caller(async_scheduling=True).validate("p")
-    for fields in ({}, {"logits_processors": [served.NAME]}, {"use_v2_model_runner": True}):
-        Caller(**{"async_scheduling": bool(fields), **fields}).validate("p")
-    phased(folder, "first")
-    Caller(async_scheduling=True).validate("p")

@@ -20,11 +20,9 @@ from blackbox_lb.bias.features import FeatureVector, Routes, Words, bucket_of
 from blackbox_lb.bias.phases import Prefix
 from blackbox_lb.deploy.bias_directory import Asked
 from blackbox_lb.deploy.vllm.batch_rows import REFUSED, Placed, Seat
-from blackbox_lb.errors import BiasError
 from blackbox_lb.types import Prompt
 from blackbox_lb.vocabulary.tokenizer import fingerprint
 from tests.support.biases import phased_bias
-from tests.support.errors import raises_naming
 
 IDS = [3, 1, 4]
 TOKENS = 9
@@ -188,24 +186,3 @@ def test_numbers_of_another_file_end_the_request(vectors: Any, tmp_path: Path) -
     made = table(vectors)
     for wanted in (Asked("b"), Asked("b", (("words:1", 1.0),)), Asked("none such")):
         assert made.slots([wanted], set())[wanted] == Placed((REFUSED,))
-
-
-@pytest.mark.parametrize(
-    "row", [3, "words", ["words:1"], ["words:1", "x"], [1, 2.0], ["words:1", True], ["a", 1e300]]
-)
-def test_what_is_no_row_of_numbers_is_refused(row: object) -> None:
-    """With 400, where the request is admitted."""
-    with raises_naming(BiasError, "blb_features"):
-        Asked.of({"blb_bias": "b", "blb_features": row}, None)
-
-
-def test_numbers_go_with_a_bias_that_takes_them() -> None:
-    """Not with another one, and not without; an unknown name is told."""
-    row = Asked.of({"blb_bias": "b", "blb_features": ["words:1", 1]}, None)
-    assert row == Asked("b", (("words:1", 1.0),))
-    row.check({"words:1", "words:2"})
-    Asked("b", ()).check({"words:1"})
-    Asked("b").check(None)
-    for wrong, known in ((row, None), (Asked("b"), {"words:1"}), (row, {"words:2"})):
-        with pytest.raises(BiasError):
-            wrong.check(known)
