@@ -226,44 +226,28 @@ def test_a_filtered_prompt_does_not_decide_a_verdict(
     assert all(row["base"] >= 1 for row in document["verdict"] if row["metric"] == "tokens")
 
 
-def test_azure_by_deployment_and_version(
+def test_azure_by_deployment_version_and_token(
     engine: ExactServer, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The classic API: the deployment stands in the path, the version in the query, the resource's
-    address in the variable.
+    address in the variable. A token in the environment serves where no key is set. A deployment's
+    own name says nothing of its vocabulary: the option and the usual answers are named.
     """
-    with RulesGateway("azure", engine, key=KEY) as gateway:
+    monkeypatch.delenv("AZURE_OPENAI_API_KEY")
+    monkeypatch.setenv("AZURE_OPENAI_AD_TOKEN", "entra-token")
+    with RulesGateway("azure", engine, key=KEY, token="entra-token") as gateway:
         monkeypatch.setenv("AZURE_OPENAI_ENDPOINT", gateway.url)
         where = options(provider="azure-classic", model="gpt-4o-mini", tokenizer="hosted")
         task = options(data=data, reward="length", max_tokens=8, out=tmp_path / "run")
         result = blb("collect", *where, *task)
         assert result.exit_code == 0, result.output
         assert gateway.invalid_requests == []
-        paths = {call.path.partition("?")[0] for call in gateway.calls if call.body is not None}
+        posts = [call for call in gateway.calls if call.body is not None]
+        unnamed = options(provider="azure", model="mine", base_url=gateway.url)
+        assert "--tokenizer o200k_base" in refused("collect", *unnamed, *task)
+    assert {call.status for call in posts} == {200}
+    paths = {call.path.partition("?")[0] for call in posts}
     assert paths == {"/openai/deployments/gpt-4o-mini/chat/completions"}
-
-
-def test_azure_with_an_entra_token(
-    engine: ExactServer, small_run: Callable[..., Result], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A token in the environment serves where no key is set."""
-    monkeypatch.delenv("AZURE_OPENAI_API_KEY")
-    monkeypatch.setenv("AZURE_OPENAI_AD_TOKEN", "entra-token")
-    with RulesGateway("azure", engine, key=KEY, token="entra-token") as gateway:
-        assert small_run("collect", gateway, "azure").exit_code == 0
-        assert set(gateway.statuses) == {200}
-
-
-def test_a_deployments_tokenizer_is_asked_for(
-    engine: ExactServer, data: Path, tmp_path: Path
-) -> None:
-    """A deployment's own name says nothing of its vocabulary: the option and the usual answers are
-    named.
-    """
-    with RulesGateway("azure", engine, key=KEY, models=("mine",)) as gateway:
-        where = options(provider="azure", model="mine", base_url=gateway.url)
-        task = options(data=data, reward="length", out=tmp_path / "run")
-        assert "--tokenizer o200k_base" in refused("collect", *where, *task)
 
 
 @pytest.mark.parametrize(

@@ -138,24 +138,14 @@ def test_an_evaluation_that_can_show_nothing_is_refused(fitted: Fitted, tmp_path
 
 
 @pytest.mark.parametrize(
-    ("confusion", "completions", "is_beaten"),
-    [
-        ([[32, 3, 0], [2, 13, 0]], 1, True),
-        ([[35, 0, 0], [15, 0, 0]], 1, False),
-        ([[10, 25, 0], [0, 15, 0]], 1, False),
-        ([[35, 0, 0], [9, 6, 0]], 1, True),
-        ([[35, 0, 0], [9, 6, 0]], 6, False),
-    ],
+    ("won", "completions", "is_beaten"), [(6, 1, True), (5, 1, False), (6, 6, False)]
 )
 def test_the_commonest_label_is_beaten_by_evidence_alone(
-    confusion: list[list[int]], completions: int, is_beaten: bool
+    won: int, completions: int, is_beaten: bool
 ) -> None:
-    """A sign test: six prompts won and none lost have p = 1/32; six completions of one prompt are one prompt."""
-    pairs = [
-        (right, decided)
-        for right, row in enumerate(confusion)
-        for decided, count in zip((0, 1, -1), row, strict=True)
-        for _ in range(count)
-    ]
-    right, decided = zip(*pairs, strict=True)
+    """A sign test: six prompts won and none lost have p = 1/32; six completions of one prompt are
+    one prompt.
+    """
+    right = [0] * 35 + [1] * 15
+    decided = [0] * (50 - won) + [1] * won
     assert beats_commonest(decisions_of(("a", "b"), right, decided), completions) == is_beaten

@@ -101,18 +101,15 @@ def test_rows_with_answers_test_the_promise(fits: Path, tmp_path: Path) -> None:
 
 
 def test_without_a_promise_the_accuracy_of_the_fit_is_tested(fits: Path, tmp_path: Path) -> None:
+    """Of the data of the fit only the test rows are asked."""
     with DecidingServer(says) as server:
+        check = checked(fits / "plain", fits / "tickets.jsonl", server, out=tmp_path / "own")
+        assert len(server.requests) == check["questions"][0]["rows"] < 120
         check = checked(fits / "plain", fresh(tmp_path, 200, answer="wrong"), server)
     errors = check["questions"][0]["errors"]
     assert check["verdict"] == "BROKEN"
     assert not errors["is_promised"]
     assert 0.15 < errors["limit"] < 0.5
-
-
-def test_of_the_data_of_the_fit_only_the_test_rows_are_asked(fits: Path, tmp_path: Path) -> None:
-    with DecidingServer(says) as server:
-        check = checked(fits / "plain", fits / "tickets.jsonl", server, out=tmp_path / "check")
-        assert len(server.requests) == check["questions"][0]["rows"] < 120
 
 
 def test_what_the_file_does_not_hold_for_is_refused(fits: Path, tmp_path: Path) -> None:

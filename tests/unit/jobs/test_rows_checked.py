@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import json
 import sys
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -74,41 +73,26 @@ def test_an_answer_that_math_cannot_read_is_found_first(
     assert completions(server) == before
 
 
-def small_fit(server: ExactServer, data: Path | blackbox_lb.Task, **settings: Any) -> None:
-    """A fit from Python in a folder of its own beside the module's data."""
-    with tempfile.TemporaryDirectory() as folder:
-        blackbox_lb.fit(
-            data,
-            provider="llamacpp",
-            base_url=server.base_url,
-            out=Path(folder) / "run",
-            max_tokens=3,
-            quiet=True,
-            **settings,
-        )
+def small_fit(
+    server: ExactServer, data: Path | blackbox_lb.Task, out: Path, **settings: Any
+) -> None:
+    """A fit from Python."""
+    where: dict[str, Any] = {"provider": "llamacpp", "base_url": server.base_url, "out": out}
+    blackbox_lb.fit(data, **where, max_tokens=3, quiet=True, **settings)
 
 
 @pytest.mark.needs("math_verify")
 def test_all_rows_are_counted_and_the_first_are_named(server: ExactServer, tmp_path: Path) -> None:
-    """Python refuses them, too, also where they come as a task."""
+    """Python refuses them, too, also where they come as a task; likewise rows without an answer."""
     data = with_a_bad_answer(tmp_path / "d.jsonl", 1, 2, 3, 4, 9)
-    task = blackbox_lb.load_task(data=data)
-    for source in (data, task):
-        before = completions(server)
-        with raises_naming(DataError, 5, "line 1", "``correct``"):
-            small_fit(server, source, reward="accuracy", correct="math")
-        assert completions(server) == before
-
-
-def test_a_task_whose_rows_have_no_answer_is_refused_first(
-    server: ExactServer, tmp_path: Path
-) -> None:
-    """It was loaded without need of answers, and the reward compares with them."""
-    data = written(tmp_path / "d.jsonl", [{} for _ in range(40)])
-    task = blackbox_lb.load_task(data=data, require_answers=False)
     before = completions(server)
+    for source in (data, blackbox_lb.load_task(data=data)):
+        with raises_naming(DataError, 5, "line 1", "``correct``"):
+            small_fit(server, source, tmp_path, reward="accuracy", correct="math")
+    bare = written(tmp_path / "bare.jsonl", [{} for _ in range(40)])
+    task = blackbox_lb.load_task(data=bare, require_answers=False)
     with raises_naming(DataError, 40, "contains", "line 1"):
-        small_fit(server, task, reward="contains")
+        small_fit(server, task, tmp_path, reward="contains")
     assert completions(server) == before
 
 
@@ -158,4 +142,4 @@ def test_minus_infinity_names_what_to_return(server: ExactServer, tmp_path: Path
     """A reward that must never be imitated is a finite one, far below the others."""
     data = written(tmp_path / "d.jsonl", [{} for _ in range(60)])
     with raises_naming(InputError, "minus infinity", "``tau``"):
-        small_fit(server, data, reward=lambda example, completion: float("-inf"))
+        small_fit(server, data, tmp_path, reward=lambda example, completion: float("-inf"))

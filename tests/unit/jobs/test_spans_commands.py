@@ -64,15 +64,6 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
         yield invoke
 
 
-@pytest.mark.parametrize("reward", ["script:Greek", "tokens", "own_places:f"])
-def test_a_fit_learns_from_places(run: Run, reward: str) -> None:
-    """Credit where the reward falls is among the candidates of a fit."""
-    run("fit", reward, *SIZES, "--l2", 1)
-    result = json.loads(Path("run/result.json").read_text())
-    settings = [row["settings"] for row in result["validation"]["tried"]]
-    assert any("gamma" in row for row in settings)
-
-
 @pytest.mark.parametrize(("entries", "banned"), [("all", 4), ("few", 2)])
 def test_a_rule_of_an_own_function_is_moved_and_banned(
     run: Run, monkeypatch: pytest.MonkeyPatch, entries: str, banned: int
@@ -110,34 +101,24 @@ def test_an_evaluation_and_its_report_show_places(run: Run) -> None:
 
 
 def test_costs_from_a_store_are_those_of_its_tokens(run: Run) -> None:
-    """Positions of a store have the cost of each letter at the token that is this letter, and a fit
-    by rewards to go lowers that token.
-    """
+    """Positions of a store have the cost of each letter at the token that is this letter."""
     run("collect", "avoid:list.txt", "--samples-per-prompt", 10)
     task = blackbox_lb.load_task(data="data.jsonl", require_answers=False)
     reward = blackbox_lb.parse_reward("avoid:list.txt", max_tokens=8)
-    positions = blackbox_lb.Positions.load(
-        "run/rollouts.db", task, reward, end_tokens=EndTokens(True)
-    )
-    rollouts = positions.rollouts
+    ends = EndTokens(True)
+    read = blackbox_lb.Positions.load("run/rollouts.db", task, reward, end_tokens=ends)
+    rollouts = read.rollouts
     assert rollouts.costs is not None
     assert rollouts.summed(rollouts.costs) == pytest.approx(rollouts.rewards)
-    costly = {0: -1.0, 7: -2.0}  # " a" and " h"
-    words = {token: rollouts.costs[rollouts.token_ids == token] for token in range(12)}
-    assert all((found < 0).all() for token, found in words.items() if token in costly)
-    assert all((found == 0).all() for token, found in words.items() if token not in costly)
-    fitted = blackbox_lb.Projection(l2=1.0).fit(
-        positions, blackbox_lb.RewardToGo(tau=50.0, gamma=1.0)
-    )
-    others = [value for token, value in fitted.bias_.items() if token not in costly]
-    assert max(fitted.bias_[token] for token in costly) < np.mean(others)
+    is_costly = np.isin(rollouts.token_ids, (0, 7))  # " a" and " h"
+    assert (rollouts.costs[is_costly] < 0).all()
+    assert (rollouts.costs[~is_costly] == 0).all()
 
 
 @pytest.mark.parametrize(
     ("command", "reward", "fact"),
     [
         ("fit", "avoid:nowhere.txt", "nowhere.txt"),
-        ("eval", "avoid:nowhere.txt", "nowhere.txt"),
         ("score", "avoid:nowhere.txt", "nowhere.txt"),
         ("fit", "script:Latim", "Did you mean Latin?"),
         ("fit", "avoid:broken.txt", "line 1"),
@@ -162,15 +143,3 @@ def test_marks_judge_no_fresh_completion(run: Run) -> None:
     Path("marked.jsonl").write_text(json.dumps({"completion": "a", "marks": []}))
     refused = run("fit", "marks:marked.jsonl", *SIZES, code=2)
     assert "marks:marked.jsonl" in refused.stderr
-
-
-def test_a_check_takes_a_reward_with_places(run: Run) -> None:
-    """Decisions between labels can be checked under any reward."""
-    rows = [
-        {"prompt": f"question {n}", "answer": "ah"[n % 2], "split": split}
-        for split, ns in SPLITS
-        for n in ns
-    ]
-    write_rows(Path("data.jsonl"), rows)
-    found = json.loads(run("check", "avoid:list.txt", "--labels", "a,h", "--json").stdout)
-    assert found["sentence"]
