@@ -26,6 +26,7 @@ from blackbox_lb.errors import (
 from blackbox_lb.store import RolloutStore
 from tests.support.commands import asking, blb, options, refusal
 from tests.support.exact import ExactModel, ExactServer
+from tests.support.printed import ended_well
 from tests.support.questions import write_rows
 
 pytestmark = pytest.mark.usefixtures("quick_retries")
@@ -95,8 +96,7 @@ def test_requests_stop_at_the_limit_and_a_larger_one_pays_only_for_the_rest(
         assert f"stopped at --max-requests {limit}: sent were {limit} requests," in said
         assert f"{allowed} completions are kept in {tmp_path / 'run' / 'rollouts.db'}" in said
         assert "raise the limit in the same command" in said
-    done = small_run("collect", "--samples-per-prompt", 3, "--json")
-    assert done.exit_code == 0, done.output
+    done = ended_well(small_run("collect", "--samples-per-prompt", 3, "--json"))
     assert asked(server) == stored(tmp_path)[0] == json.loads(done.stdout)["completions"]
 
 
@@ -125,8 +125,7 @@ def test_a_cost_needs_a_price(
         '[[price]]\nprovider = "llama*"\nmodels = ["exact"]\nprompt = 0\ncompletion = 1e6\n'
     )
     assert small_run("collect", "--max-cost", 60, "--prices", table).exit_code == 2
-    free = small_run("collect", "--samples-per-prompt", 1, "--max-cost", 1, "--price", "0,0")
-    assert free.exit_code == 0, free.output
+    ended_well(small_run("collect", "--samples-per-prompt", 1, "--max-cost", 1, "--price", "0,0"))
 
 
 def test_a_fit_stops_in_any_stage(
@@ -203,8 +202,7 @@ def test_a_judge_of_stored_completions_keeps_to_the_limit(
     assert asked(server) == collected
     assert refusal(blb(*command, "--max-requests", 5))
     assert asked(server) == collected + 5
-    done = blb(*command)
-    assert done.exit_code == 0, done.output
+    ended_well(blb(*command))
     assert asked(server) - collected <= QUESTIONS
 
 

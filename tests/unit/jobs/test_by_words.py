@@ -26,6 +26,7 @@ from blackbox_lb.jobs.runs.conclusion import BY_WORDS
 from blackbox_lb.rollouts.positions import Positions
 from tests.support.commands import asking, blb
 from tests.support.exact import ExactServer
+from tests.support.printed import ended_well
 from tests.support.questions import write_rows
 from tests.unit.jobs import test_depends_on
 from tests.unit.jobs.test_depends_on import COLOURS, worded
@@ -133,8 +134,7 @@ def test_the_command_of_the_proposal_learns_such_a_bias(
     data = write_rows(tmp_path / "data.jsonl", coloured(180))
     out = tmp_path / "run"
     where = asking(server, data=data, reward="exact-match", max_tokens=1, entries=10, out=out)
-    result = blb("fit", *where, "--quiet")
-    assert result.exit_code == 0, result.output
+    result = ended_well(blb("fit", *where, "--quiet"))
     said = next_lines(result.stdout)
     assert "points more of" in said
     assert BY_WORDS.partition("(")[0] in said
@@ -150,8 +150,7 @@ def test_the_command_of_the_proposal_learns_such_a_bias(
     assert words[:2] == ["blb", "fit"]
     assert sorted(words[2:]) == sorted([*where, "--quiet", "--depends-on", "words"])
     before = len(server.requests)
-    again = blb(*words[1:])
-    assert again.exit_code == 0, again.output
+    again = ended_well(blb(*words[1:]))
     new = [body for body in server.requests[before:] if body.get("max_tokens") == 1]
     assert all("logit_bias" in body for body in new)
     assert Bias.load(out / "bias.json").settings["depends_on"] == "words"
@@ -168,8 +167,7 @@ def test_an_evaluation_where_a_classifier_wins_names_the_same_remedy(
     data = write_rows(tmp_path / "data.jsonl", [*DIVIDED, *coloured(60, "test")[20:]])
     where = asking(server, data=data, reward="exact-match", max_tokens=1)
     for name, more in (("fixed", ()), ("words", ("--depends-on", "words"))):
-        fit = blb("fit", *where, "--out", tmp_path / name, "--quiet", *more)
-        assert fit.exit_code == 0, fit.output
+        ended_well(blb("fit", *where, "--out", tmp_path / name, "--quiet", *more))
     said = {}
     for biases, rival in (
         ("fixed", "classifier:tfidf"),
@@ -178,8 +176,7 @@ def test_an_evaluation_where_a_classifier_wins_names_the_same_remedy(
     ):
         paths = [tmp_path / name / "bias.json" for name in biases.split()]
         options = ("--deploy", "greedy", "--rival", rival, "--out", tmp_path / "eval", "--quiet")
-        result = blb("eval", *paths, *where, *options)
-        assert result.exit_code == 0, result.output
+        result = ended_well(blb("eval", *paths, *where, *options))
         said[biases, rival] = next_lines(result.stdout)
     proposal = said.pop(("fixed", "classifier:tfidf"))
     assert "classifier tfidf is better than fixed" in proposal

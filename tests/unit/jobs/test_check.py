@@ -13,16 +13,14 @@ import numpy as np
 import pytest
 from click.testing import Result
 
-from blackbox_lb.jobs.check import after_label
 from blackbox_lb.rollouts.judging.decisions import confusable
-from blackbox_lb.tasks import parse_reward
 from blackbox_lb.tasks.rewards.matching import parse_matcher
 from blackbox_lb.tasks.sets.labels import Labels
-from blackbox_lb.types import Example, Prompt
 from tests.support.commands import asking, blb, options
 from tests.support.errors import names
 from tests.support.exact import ExactModel, ExactServer
 from tests.support.labelled import labelled_rows
+from tests.support.printed import ended_well
 from tests.support.questions import write_rows
 
 V = 14
@@ -32,7 +30,6 @@ MODEL = ExactModel(
 """Tokens 1 and 2, " b" and " c", are the labels, with which a fifth of its greedy answers begin;
 most of these go on.
 """
-LABELS = Labels(("0", "1", "2", "3"), tuple(frozenset({str(number)}) for number in range(4)))
 ROWS = labelled_rows(MODEL)
 TALKER = ExactModel(6, 4, seed=3, prompts=40, end=True)
 """Many of its answers name both labels."""
@@ -87,30 +84,6 @@ def test_what_follows_a_label_is_counted_and_said(server: ExactServer, tmp_path:
 
 
 @pytest.mark.parametrize(
-    ("reward", "correct", "kept", "remedy"),
-    [
-        ("exact-match", "contains", 1, "``reward`` accuracy"),
-        ("accuracy", "exact-match", 1, "leaving out ``correct``"),
-        ("accuracy", None, 3, "``max_tokens=1``"),
-    ],
-)
-def test_answers_are_tested_with_the_label_that_they_begin_with(
-    reward: str, correct: str | None, kept: int, remedy: str
-) -> None:
-    """Whether it is the right one or not; by the reward's own test of correctness."""
-    texts = ["0, 2", " 2 or 3", "3", "Well, 1", "20"]
-    said = [
-        (Example(str(number), Prompt.user("q"), (str(number % 4),)), text)
-        for number, text in enumerate(texts)
-    ]
-    scored = parse_reward(reward, max_tokens=4, correct=correct, labels=LABELS)
-    found = after_label(scored, LABELS, said, 1)
-    assert found is not None
-    assert (found.begun, found.kept) == (3, kept)
-    assert remedy in found.remedy
-
-
-@pytest.mark.parametrize(
     ("names", "spec", "said"),
     [
         ("interested,not interested", "contains", "'not interested' as right where 'interested'"),
@@ -142,8 +115,7 @@ def test_answers_that_name_another_label_first_are_remarked(
     """A pattern that finds anything counts every answer as right."""
     flipped = [{**each, "answer": {"b": "c", "c": "b"}[each["answer"]]} for each in ROWS]
     options = ("--reward", "regex:{answer}|.", "--labels", "b,c", "--max-tokens", 2)
-    done = small_run(command[0], server, tmp_path, *command[1:], *options, rows=flipped)
-    assert done.exit_code == 0, done.output
+    done = ended_well(small_run(command[0], server, tmp_path, *command[1:], *options, rows=flipped))
     said = " ".join(done.stderr.split())
     assert "regex:{answer}|. counts the answer 'c' as right where 'b' is" in said
     assert "answers as right that name another label first, such as" in said
@@ -184,8 +156,7 @@ def test_check_fit_eval_and_report_show_one_accuracy(talker: ExactServer, tmp_pa
         assert shares[name]["decisions"]["accuracy"] == pytest.approx(verdict[policy])
 
     page = tmp_path / "report.html"
-    done = blb("report", tmp_path, "--out", page)
-    assert done.exit_code == 0, done.output
+    ended_well(blb("report", tmp_path, "--out", page))
     text = " ".join(page.read_text().replace("\N{NO-BREAK SPACE}", " ").split())
     assert f"{100 * right:.1f} %" in text
 

@@ -14,6 +14,7 @@ import pytest
 from blackbox_lb.bias.document import Bias
 from tests.support.commands import refusal
 from tests.support.deciding import DecidingServer
+from tests.support.printed import ended_well
 from tests.support.questions import write_rows
 from tests.support.tickets import (
     OFFSETS,
@@ -85,8 +86,7 @@ def test_refusals_are_no_labels_and_are_counted(data: Path, tmp_path: Path) -> N
 def test_several_questions_share_a_request(tmp_path: Path) -> None:
     data = write_two_questions(tmp_path, "danger")
     with DecidingServer(says_both) as server:
-        result = fit(data, server, tmp_path / "run")
-        assert result.exit_code == 0, result.output
+        result = ended_well(fit(data, server, tmp_path / "run"))
         assert len(server.requests) == 60 + 30
         assert set(server.requests[0]["questions"]) == {"team", "danger"}
     names = [row.question.id for row in Bias.load(tmp_path / "run" / "bias.json").decisions]

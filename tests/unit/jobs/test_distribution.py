@@ -16,6 +16,7 @@ from blackbox_lb.tasks import load_task
 from blackbox_lb.tasks.records.files import load_examples
 from tests.support.commands import asking, blb, options, refusal
 from tests.support.exact import ExactModel, ExactServer
+from tests.support.printed import ended_well
 from tests.support.questions import write_rows
 
 MODEL = ExactModel(
@@ -49,8 +50,7 @@ def test_labels_of_several_tokens_are_raced_by_completions(
     data = write_rows(tmp_path / "data.jsonl", rows({"b d": 1, "c e": 4}))
     few = options(limit=30, validation_limit=20, test_limit=5, test_samples=1)
     words = options(reward="distribution", out=tmp_path / "run")
-    result = run("fit", server, data, *words, *few, "--json")
-    assert result.exit_code == 0, result.output
+    result = ended_well(run("fit", server, data, *words, *few, "--json"))
     tried = json.loads(result.stdout)["validation"]["tried"]
     (chosen,) = [candidate for candidate in tried if candidate["status"] == "chosen"]
     assert chosen["samples"] > 0

@@ -23,6 +23,7 @@ from blackbox_lb.vocabulary.tokenizer import PROBE_TEXT, fingerprint
 from tests.support.commands import asking, blb, options, refusal
 from tests.support.errors import names
 from tests.support.exact import ExactModel, ExactServer
+from tests.support.printed import ended_well
 from tests.support.questions import write_rows
 
 MODEL = ExactModel(5, 8, prompts=2, sharpness=0.5, seed=2)
@@ -149,13 +150,11 @@ def test_a_rival_is_a_list_alone_and_beside_a_bias(server: ExactServer, tmp_path
 def test_the_texts_stand_in_a_table_and_in_the_page(server: ExactServer, tmp_path: Path) -> None:
     """Where phrases are concerned, and nowhere else."""
     both = bias_file(server, tmp_path / "both" / "bias.json")
-    result = run_eval(server, tmp_path, both)
-    assert result.exit_code == 0, result.output
+    result = ended_well(run_eval(server, tmp_path, both))
     assert names(result.stdout, "The texts: means", "hits for 100 words", "repeated 3-grams")
     pytest.importorskip("jinja2")
     shutil.copy(both, tmp_path / "run" / "bias.json")
-    page = blb("report", tmp_path / "run")
-    assert page.exit_code == 0, page.output
+    ended_well(blb("report", tmp_path / "run"))
     html = (tmp_path / "run" / "report.html").read_text()
     assert "logprob a token" in html
     assert "3 phrases kept out" in html

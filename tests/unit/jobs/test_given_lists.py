@@ -37,6 +37,7 @@ from tests.support.errors import raises_naming
 from tests.support.exact import ExactModel, ExactServer
 from tests.support.exact.llamacpp_answers import RefusedRequest
 from tests.support.given_server import WAYS, GivenLie, GivenServer, profile
+from tests.support.printed import ended_well
 from tests.support.questions import write_rows
 
 KINDS = 6
@@ -79,8 +80,7 @@ def fitted(way: str, server: ExactServer, data: Path, out: Path) -> tuple[Bias, 
     more = options(
         reward="exact-match", max_tokens=5, learn_from="answers", l2=1.5, deploy="greedy"
     )
-    result = blb("fit", *where, *more, "--verbose")
-    assert result.exit_code == 0, result.output
+    result = ended_well(blb("fit", *where, *more, "--verbose"))
     return Bias.load(out / "bias.json"), result
 
 

@@ -92,20 +92,31 @@ def written(folder: Path, case: str) -> Path:
 
 
 @Case
-def test_a_fit_and_its_run(case: str, tmp_path: Path) -> None:
-    """The first lines of the terminal, and the texts of Run and Bias."""
+def test_a_fit_its_run_the_list_and_the_page(case: str, tmp_path: Path) -> None:
+    """The first lines of the terminal, the texts of Run and Bias, ``blb runs``, ``blb show``, and
+    the title and the cards of the page: one word for one run.
+    """
     *_, word, sentence = CASES[case]
     folder = written(tmp_path / "run", case)
     bias = Bias.load(folder / "bias.json")
     fit_result = FitResult.model_validate(result("nothing"))
     conclusion = fit_conclusion(bias, fit_result, "accuracy", (), folder, "")
-    lines = " ".join(str(conclusion).split())
-    assert lines.startswith(f"{word} {sentence}")
+    assert " ".join(str(conclusion).split()).startswith(f"{word} {sentence}")
     assert all(len(line) <= 80 for line in conclusion.lines()[:3])
     run = Run(folder, bias, fit_result, None, None, (), (), conclusion)  # type: ignore[arg-type]
     assert repr(run) == f"<Run {word}: {sentence}, {folder}>"
     assert f"{word}: {sentence}" in repr(bias)
     assert html.escape(sentence)[:40] in run._repr_html_()
+    listed = blb("runs", tmp_path).stdout
+    assert f"{word} " in " ".join(listed.split())
+    assert sentence in listed
+    assert f"{word}: {sentence}" in blb("show", folder / "bias.json").stdout
+    assert blb("report", folder).exit_code == 0
+    page = (folder / "report.html").read_text()
+    hero = page[page.index('id="verdict"') : page.index('id="numbers"')]
+    title = re.sub("<[^>]+>", "", hero[hero.index("<h2") : hero.index("</h2>")])
+    assert f"{sentence[1:]}." in html.unescape(title)
+    assert set(re.findall(r'class="badge[^>]*>([^<]+)<', hero)) == {word}
 
 
 @Case
@@ -138,24 +149,6 @@ def test_better_probabilities_do_not_begin_with_helps() -> None:
     word, sentence = headline([verdict("no evidence"), loss], "without mending")
     assert word == "BETTER PROBABILITIES"
     assert sentence.endswith("only better: log loss")
-
-
-@Case
-def test_the_list_of_runs_and_the_page(case: str, tmp_path: Path) -> None:
-    """``blb runs``, ``blb show``, and the title and the cards of the page: one word for one run."""
-    *_, word, sentence = CASES[case]
-    folder = written(tmp_path / "run", case)
-    listed = blb("runs", tmp_path).stdout
-    assert f"{word} " in " ".join(listed.split())
-    assert sentence in listed
-    assert f"{word}: {sentence}" in blb("show", folder / "bias.json").stdout
-    assert blb("report", folder).exit_code == 0
-    page = (folder / "report.html").read_text()
-    hero = page[page.index('id="verdict"') : page.index('id="numbers"')]
-    title = re.sub("<[^>]+>", "", hero[hero.index("<h2") : hero.index("</h2>")])
-    assert f"{sentence[1:]}." in html.unescape(title)
-    words = set(re.findall(r'class="badge[^>]*>([^<]+)<', hero))
-    assert words == {word}
 
 
 def test_the_proxy() -> None:

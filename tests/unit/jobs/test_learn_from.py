@@ -28,6 +28,7 @@ from tests.support.exact import ExactServer
 from tests.support.gateway import RulesGateway
 from tests.support.hosted_keys import set_keys
 from tests.support.labelled import DECIDER, balanced_rows, labelled_rows
+from tests.support.printed import ended_well, printed
 from tests.support.questions import write_rows
 
 MODEL = DECIDER
@@ -57,9 +58,7 @@ def test_answers_are_learned_from_one_token_a_prompt(
     The report shows a confusion matrix before and after; a damaged one is named.
     """
     out = tmp_path / "run"
-    result = fit(server, data, out, "--json")
-    assert result.exit_code == 0, result.output
-    found = json.loads(result.stdout)
+    found = printed(fit(server, data, out, "--json"))
     (verdict,) = [each for each in found["verdict"] if each["metric"] == "accuracy"]
     assert (verdict["setting"], verdict["verdict"]) == ("greedy", "HELPS")
     assert any("b as ' b'" in notice for notice in found["provenance"]["remarks"])
@@ -97,9 +96,7 @@ def test_balanced_accuracy_is_chosen_by(server: ExactServer, data: Path, tmp_pat
     found, store = {}, tmp_path / "rollouts.db"
     for objective in ("reward", "balanced"):
         goal = options(objective=objective, l2=1.5, store=store)
-        result = fit(server, path, tmp_path / objective, *goal, "--json")
-        assert result.exit_code == 0, result.output
-        document = json.loads(result.stdout)
+        document = printed(fit(server, path, tmp_path / objective, *goal, "--json"))
         assert document["operating"] is None, "there is no positive label"
         found[objective] = document["decisions"]["greedy"]["biased"]["labels"]
     assert found["balanced"][0]["recall"] > found["reward"][0]["recall"]
@@ -146,8 +143,9 @@ def test_unequal_labels_are_named(server: ExactServer, tmp_path: Path) -> None:
     rows = [*ROWS, {"prompt": "another", "answer": "e", "split": "test"}]
     path = write_rows(tmp_path / "data.jsonl", rows)
     where = asking(server, data=path, out=tmp_path / "run")
-    result = blb("fit", *where, "--reward", "exact-match", "--max-tokens", 1, "--verbose")
-    assert result.exit_code == 0, result.output
+    result = ended_well(
+        blb("fit", *where, "--reward", "exact-match", "--max-tokens", 1, "--verbose")
+    )
     assert "2 labels in 60 training rows: " in result.stderr
     assert "that no training row has: e" in result.stderr
 
@@ -161,9 +159,7 @@ def test_check_says_beforehand_what_a_fixed_bias_can_do(
     data = write_rows(tmp_path / "data.jsonl", balanced_rows(MODEL))
     words = ("--reward", "exact-match", "--max-tokens", 1, "--quiet")
     where = asking(server, data=data, out=tmp_path / "run")
-    result = blb("check", *where, *words, "--json")
-    assert result.exit_code == 0, result.output
-    found = json.loads(result.stdout)
+    found = printed(blb("check", *where, *words, "--json"))
     assert found["answer"] == "fixed"
     assert found["after"] is None, "nothing follows a label of one token"
     said = blb("check", *where, *words).stdout
@@ -203,8 +199,7 @@ def test_hosted_providers_teach_by_first_positions(
             provider=provider, model=model, base_url=gateway.base_url, tokenizer="answers"
         )
         task = options(data=data, reward="exact-match", max_tokens=1, out=tmp_path / "run")
-        result = blb("fit", *where, *task, "--json")
-        assert result.exit_code == 0, result.output
+        result = ended_well(blb("fit", *where, *task, "--json"))
         assert gateway.invalid_requests == []
         bodies = [call.body for call in gateway.calls if call.body is not None]
     assert {body.get("max_tokens", body.get("max_completion_tokens")) for body in bodies} == {1}

@@ -13,9 +13,9 @@ from click.testing import Result
 
 from blackbox_lb.bias.document import Bias
 from blackbox_lb.jobs.fitting.evidence.samples import FIRST_LOOK
-from blackbox_lb.rollouts.judging.trials import TRIED
 from tests.support.commands import blb, options, refusal
 from tests.support.exact import ExactModel, ExactServer
+from tests.support.printed import ended_well
 from tests.support.questions import write_rows
 
 MODEL = ExactModel(12, 6, end=True, prompts=5, sharpness=0.7)
@@ -79,8 +79,7 @@ def test_lengths_that_the_limit_hides_are_said_at_first_sight(fit: Call, tmp_pat
     assert "completions end at the limit of 1 token" in words
     assert "--max-tokens 16" in words
     assert "another reward" not in words
-    said = fit("length", "--max-tokens", 2, "--go-on")
-    assert said.exit_code == 0, said.output
+    said = ended_well(fit("length", "--max-tokens", 2, "--go-on"))
     words = " ".join(said.output.split())
     assert f"first {FIRST_LOOK} prompts: " in words.partition("training: ")[0]
     assert "a reward by length cannot tell these apart: --max-tokens" in words
@@ -98,8 +97,7 @@ def test_the_first_look_is_part_of_the_whole(
     """What the first look collected is not asked for again; the fit says what it found, in the file
     and on the screen.
     """
-    said = fit("length", "--tau", 0.3, "--l2", 5, "--verbose")
-    assert said.exit_code == 0, said.output
+    said = ended_well(fit("length", "--tau", 0.3, "--l2", 5, "--verbose"))
     words = " ".join(said.output.split())
     assert f"first {FIRST_LOOK} prompts: V_0 is" in words
     bias = Bias.load(tmp_path / "run" / "bias.json")
@@ -121,35 +119,20 @@ def test_the_first_look_is_part_of_the_whole(
     assert [each["code"] for each in document["findings"]] == [each.code for each in bias.findings]
 
 
-def own(
-    fit: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, body: str
-) -> Callable[..., Result]:
-    """A fit to the user's own function with this body."""
-    name = f"own_{tmp_path.name}"
-    (tmp_path / f"{name}.py").write_text(
-        f"calls = []\ndef reward(example, completion):\n    {body}\n"
-    )
-    monkeypatch.syspath_prepend(str(tmp_path))
-    return lambda *more: fit(f"{name}:reward", "--limit", 20, *more)
-
-
-def test_a_reward_without_a_mean_is_refused_before_validation(
-    fit: Call, server: ExactServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Where some values are finite, after the first look."""
-    body = "return float('-inf') if completion.n_tokens > 3 else 1.0"
-    assert "finite number" in refusal(own(fit, tmp_path, monkeypatch, body)())
-    assert completions(server) in (4 * TRIED, 4 * 20)
-
-
 def test_a_training_completion_is_scored_once(
     fit: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The reward is asked of each at most once in a whole fit, also of those of the first look."""
-    body = "calls.append(example.prompt.messages[-1].content); return float(completion.n_tokens)"
-    said = own(fit, tmp_path, monkeypatch, body)("--l2", 5, "--limit", TRAIN)
-    assert said.exit_code == 0, said.output
-    asked = Counter(import_module(f"own_{tmp_path.name}").calls)
+    name = f"own_{tmp_path.name}"
+    (tmp_path / f"{name}.py").write_text(
+        "calls = []\n"
+        "def reward(example, completion):\n"
+        "    calls.append(example.prompt.messages[-1].content)\n"
+        "    return float(completion.n_tokens)\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    ended_well(fit(f"{name}:reward", "--l2", 5))
+    asked = Counter(import_module(name).calls)
     scored = [count for prompt, count in asked.items() if prompt.startswith("train")]
     assert len(scored) == TRAIN
     assert max(scored) <= 4

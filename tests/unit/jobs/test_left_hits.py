@@ -14,6 +14,7 @@ from blackbox_lb.types import Completion
 from tests.support.commands import asking, blb, options
 from tests.support.errors import names
 from tests.support.exact import ExactModel, ExactServer
+from tests.support.printed import ended_well
 from tests.support.questions import questions, write_rows
 
 MODEL = ExactModel(7, 6, end=True, prompts=4, sharpness=0.7)
@@ -69,8 +70,7 @@ def test_a_fit_says_it_at_its_end(
     where = asking(server, out=tmp_path / "run", data=tmp_path / "data.jsonl", seed=1)
     sampling = options(max_tokens=6, top_logprobs=7, l2=2, samples_per_prompt=20)
     judged = options(validation_samples=4, test_samples=8, reward=f"avoid:{listed}", **more)
-    result = blb("fit", *where, *sampling, *judged)
-    assert result.exit_code == 0, result.output
+    result = ended_well(blb("fit", *where, *sampling, *judged))
     text = " ".join(result.stderr.split())
     assert names(text, "100 %", f"--phrases '{listed}'", "docs/phrases.md") == is_said
     assert ("docs/phrases.md" in text) == is_said

@@ -13,6 +13,7 @@ import pytest
 from tests.support.commands import blb, options, refused
 from tests.support.deciding import DecidingServer
 from tests.support.errors import names
+from tests.support.printed import ended_well, printed
 from tests.support.questions import write_rows
 from tests.support.tickets import NAMES, QUESTION, fit, rows_of, says
 
@@ -27,8 +28,7 @@ def fits(tmp_path_factory: pytest.TempPathFactory) -> Path:
     data = write_rows(folder / "tickets.jsonl", rows_of(300))
     with DecidingServer(says) as server:
         for name, values in (("plain", {}), ("promise", {"objective": "error<=.4"})):
-            result = fit(data, server, folder / name, **values)
-            assert result.exit_code == 0, result.output
+            ended_well(fit(data, server, folder / name, **values))
     return folder
 
 
@@ -52,9 +52,7 @@ def words(run: Path, data: Path, server: DecidingServer, **values: Any) -> tuple
 
 def checked(run: Path, data: Path, server: DecidingServer, **values: Any) -> dict[str, Any]:
     """What the command prints as JSON."""
-    result = blb(*words(run, data, server, **values), "--json")
-    assert result.exit_code == 0, result.output
-    document: dict[str, Any] = json.loads(result.stdout)
+    document: dict[str, Any] = printed(blb(*words(run, data, server, **values), "--json"))
     return document
 
 

@@ -20,6 +20,7 @@ from blackbox_lb.errors import BiasError
 from blackbox_lb.questions.question import parse_questions
 from blackbox_lb.types import Prompt
 from tests.support.commands import blb, options, refused
+from tests.support.printed import ended_well
 from tests.support.tickets import QUESTION
 
 WORDS = ("mends decisions", "Run.decide", "proxy --decide")
@@ -87,8 +88,7 @@ def test_commands_refuse_it(file: Path) -> None:
 
 
 def test_show_prints_how_it_mends(file: Path) -> None:
-    shown = blb("show", file)
-    assert shown.exit_code == 0, shown.output
+    shown = ended_well(blb("show", file))
     for text in ("team", "billing", "-1.000", "slope 2.000", "decider-1"):
         assert text in shown.output
     assert "Promoted" not in shown.output

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.commands import blb, options
+from tests.support.printed import ended_well
 from tests.support.questions import write_rows
 
 COUNTS = {"Technical": 12, "Billing": 9, "{Other}": 9, "Tehcnical": 1}
@@ -30,8 +31,7 @@ def rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, obje
 def advice(rows: list[dict[str, object]], *more: object) -> str:
     """The words to copy that a fit of these rows proposes, "" for none."""
     write_rows(Path("rows.jsonl"), rows)
-    dry = blb(*WORDS, *more, "--dry-run")
-    assert dry.exit_code == 0, dry.output
+    dry = ended_well(blb(*WORDS, *more, "--dry-run"))
     assert dry.stdout.count("naming them may help: ") <= 1
     return dry.stdout.partition("naming them may help: ")[2].partition("\n")[0]
 

@@ -22,6 +22,7 @@ from blackbox_lb.tasks.sets.labels import Labels
 from tests.support.commands import asking, blb, refusal
 from tests.support.errors import raises_naming
 from tests.support.exact import ExactModel, ExactServer
+from tests.support.printed import ended_well
 from tests.support.questions import write_rows
 
 MODEL = ExactModel(
@@ -124,17 +125,14 @@ def test_commands_take_another_point(fitted: blackbox_lb.Run, tmp_path: Path) ->
     """blb export, compile and show; what compile changes nothing of keeps its curve."""
     file = fitted.folder / "bias.json"
     moved = fitted.bias.at_point(recall=0.8)
-    exported = blb("export", file, "--format", "json", "--at", "recall=.8")
-    assert exported.exit_code == 0, exported.output
+    exported = ended_well(blb("export", file, "--format", "json", "--at", "recall=.8"))
     sent = {int(token): value for token, value in json.loads(exported.stdout).items()}
     assert sent == pytest.approx(moved.logit_bias)
     out = tmp_path / "moved.json"
-    compiled = blb("compile", file, "--at", "recall=.8", "--out", out, "--quiet")
-    assert compiled.exit_code == 0, compiled.output
+    ended_well(blb("compile", file, "--at", "recall=.8", "--out", out, "--quiet"))
     assert Bias.load(out).logit_bias == pytest.approx(moved.logit_bias)
     assert Bias.load(out).operating == moved.operating
-    whole = blb("compile", file, "--integers", "--out", tmp_path / "i.json", "--quiet")
-    assert whole.exit_code == 0, whole.output
+    ended_well(blb("compile", file, "--integers", "--out", tmp_path / "i.json", "--quiet"))
     assert Bias.load(tmp_path / "i.json").operating is None
     shown = blb("show", file)
     assert "recall" in shown.stdout
@@ -239,8 +237,7 @@ def test_stored_decisions_are_scored(fitted: blackbox_lb.Run, tmp_path: Path) ->
     data = fitted.folder.parent / "data.jsonl"
     lines = tmp_path / "lines.jsonl"
     task = ("--data", data, "--reward", "exact-match", "--decisions")
-    result = blb("score", fitted.folder, *task, "--json", "--per-completion", lines)
-    assert result.exit_code == 0, result.output
+    result = ended_well(blb("score", fitted.folder, *task, "--json", "--per-completion", lines))
     splits = {part["split"]: part for part in json.loads(result.stdout)["splits"]}
     assert {name: part["prompts"] for name, part in splits.items()} == COUNTS
     for part in splits.values():

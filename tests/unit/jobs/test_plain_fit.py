@@ -19,6 +19,7 @@ from blackbox_lb.rollouts.progress import FIRST, LONG, Lines, Outlook
 from tests.support.commands import asking, blb, options, refusal
 from tests.support.exact import ExactModel, ExactServer
 from tests.support.labelled import DECIDER, labelled_rows
+from tests.support.printed import ended_well
 from tests.support.questions import write_rows
 from tests.support.stored import text_completion
 
@@ -86,8 +87,7 @@ def test_a_default_fit_says_little_and_says_it_plainly(
     words = asking(
         server, data=f"{rows}.jsonl", reward=reward, max_tokens=tokens, out=tmp_path / "run"
     )
-    done = blb("fit", *words)
-    assert done.exit_code == 0, done.output
+    done = ended_well(blb("fit", *words))
     lines = [part for line in done.stderr.splitlines() for part in textwrap.wrap(line, 80)]
     assert len(lines) <= BEFORE, lines
     assert re.match(r"HELPS|NOT SHOWN TO PAY|NO EVIDENCE|HURTS", done.stdout)
@@ -107,8 +107,7 @@ def test_the_stages_of_a_slow_fit_are_named_plainly(
     monkeypatch.setattr(Outlook, "is_due", lambda self: True)
     words = asking(writer, data=data / "prompts.jsonl", reward="length", max_tokens=8)
     small = options(samples_per_prompt=4, limit=10, test_limit=4, out=tmp_path / "run")
-    done = blb("fit", *words, *small, "--go-on")
-    assert done.exit_code == 0, done.output
+    done = ended_well(blb("fit", *words, *small, "--go-on"))
     assert re.search(r"^validation.*, \d+ biases: \d+ of \d+ in ", done.stderr, re.MULTILINE)
     assert terms(done.stderr) == []
 
@@ -200,7 +199,6 @@ def test_a_dry_run_says_the_time_of_an_earlier_run_or_that_it_is_not_known(
     said = " ".join(blb("fit", *words, "--dry-run").stdout.split())
     assert re.search(r"about \d h \d+ min, as fast as the earlier run in", said)
     assert "--samples-per-prompt 4" in said
-    judged = blb("eval", run / "bias.json", *words, "--rival", "prompt:Be brief.")
-    assert judged.exit_code == 0, judged.output
+    judged = ended_well(blb("eval", run / "bias.json", *words, "--rival", "prompt:Be brief."))
     assert re.search(r"requests, about \d.* as fast as before", judged.stderr)
     assert np.isfinite(json.loads(blb("fit", *words, "--dry-run", "--json").stdout)["seconds"])

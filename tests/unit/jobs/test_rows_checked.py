@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import blackbox_lb
-from blackbox_lb.errors import DataError, InputError
+from blackbox_lb.errors import DataError
 from blackbox_lb.rollouts.judging.trials import TRIED
 from tests.support.commands import asking, options, refused
 from tests.support.errors import names, raises_naming
@@ -113,33 +113,37 @@ def test_tools_that_are_no_schemas_are_found_first(
 
 
 @pytest.mark.parametrize(
-    "reward", ["-inf", "1e200", "1 / 0", "'a text'"], ids=["infinite", "huge", "raises", "text"]
+    ("reward", "facts"),
+    [
+        ("float('-inf')", ("minus infinity", "--tau")),
+        ("float('-inf') if completion.n_tokens > 1 else 1.0", ()),
+        ("1e200", ("1e+200",)),
+        ("1 / 0", ()),
+        ("'a text'", ()),
+    ],
+    ids=["infinite", "some infinite", "huge", "raises", "text"],
 )
 def test_a_reward_that_fails_is_seen_at_the_first_prompts(
-    server: ExactServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reward: str
+    server: ExactServer,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    reward: str,
+    facts: tuple[str, ...],
 ) -> None:
     """A user's function is tried on three prompts before the completions of the others are drawn;
-    what came is kept.
+    what came is kept. A reward that must never be imitated is a finite one, far below the others.
     """
     module = f"own_{tmp_path.name}"
     monkeypatch.chdir(tmp_path)
-    bad = "float('-inf')" if reward == "-inf" else reward
     file = tmp_path / f"{module}.py"
-    file.write_text(f"def own(example, completion):\n    return {bad}\n")
+    file.write_text(f"def own(example, completion):\n    return {reward}\n")
     data = written(tmp_path / "d.jsonl", [{} for _ in range(60)])
     where = asking(server, data=data, out=tmp_path / "run", reward=f"{module}:own")
     size = options(max_tokens=3, samples_per_prompt=2, concurrency=1)
     before = completions(server)
-    assert refused("fit", *where, *size, "--quiet")
+    assert names(refused("fit", *where, *size, "--quiet"), *facts)
     drawn = completions(server) - before
     assert 0 < drawn <= 2 * TRIED
     sys.modules.pop(module)
     with blackbox_lb.RolloutStore(tmp_path / "run" / "rollouts.db", read_only=True) as store:
         assert store.size().completions >= drawn
-
-
-def test_minus_infinity_names_what_to_return(server: ExactServer, tmp_path: Path) -> None:
-    """A reward that must never be imitated is a finite one, far below the others."""
-    data = written(tmp_path / "d.jsonl", [{} for _ in range(60)])
-    with raises_naming(InputError, "minus infinity", "``tau``"):
-        small_fit(server, data, tmp_path, reward=lambda example, completion: float("-inf"))

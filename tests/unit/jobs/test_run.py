@@ -28,6 +28,7 @@ from tests.support.commands import asking, options
 from tests.support.commands import blb as command
 from tests.support.errors import raises_naming
 from tests.support.exact import ExactModel, ExactServer
+from tests.support.printed import ended_well
 from tests.support.questions import write_questions
 
 MODEL = ExactModel(12, 8, end=True, prompts=4, sharpness=0.7)
@@ -214,8 +215,9 @@ def test_a_store_elsewhere_holds_completions_alone(
     stores = tmp_path / "stores"
     stores.mkdir()
     where = asking(server, data=data, store=stores / "only.db")
-    done = command("collect", *where, *options(reward="tokens", max_tokens=4, samples_per_prompt=1))
-    assert done.exit_code == 0, done.output
+    ended_well(
+        command("collect", *where, *options(reward="tokens", max_tokens=4, samples_per_prompt=1))
+    )
     assert not (tmp_path / "runs").exists()
     (stores / "run.json").unlink()
     run = fit(out=None, store=stores / "shared.db")

@@ -20,6 +20,7 @@ from blackbox_lb.types import Completion, Prompt
 from tests.support.commands import asking, blb, options, refusal
 from tests.support.errors import raises_naming
 from tests.support.exact import ExactModel, ExactServer
+from tests.support.printed import ended_well
 from tests.support.questions import questions, write_rows
 from tests.support.stored import text_completion as completion
 
@@ -185,8 +186,7 @@ def test_the_table_names_the_bias_of_the_run(
     names = {"provider": "p", "model": "m", "tokenizer": "t", "reward": "length"}
     entries = tuple(Entry(id=int(token), text="x", bias=value) for token, value in BIAS)
     Bias(**names, estimator="e", entries=entries).save(tmp_path / "bias.json")
-    said = score(tmp_path, "correct-and-short", "--quiet")
-    assert said.exit_code == 0, said.output
+    said = ended_well(score(tmp_path, "correct-and-short", "--quiet"))
     (row,) = [line for line in said.stdout.splitlines() if "bias.json" in line]
     words = row.split()
     assert words[:4] == ["test", "bias.json,", "2", "entries"]
@@ -230,8 +230,7 @@ def test_another_reward_reuses_the_completions(server: ExactServer, tmp_path: Pa
         where = asking(server, data=data, out=tmp_path / "run", reward=reward)
         small = options(max_tokens=8, top_logprobs=5, seed=1, tau=[0.5, 0.3])
         drawn = options(samples_per_prompt=8, validation_samples=2, test_samples=2)
-        said = blb("fit", *where, *small, *drawn, *more)
-        assert said.exit_code == 0, said.output
+        ended_well(blb("fit", *where, *small, *drawn, *more))
         calls = server.calls[before:]
         return [body.get("logit_bias") for path, body in calls if path.endswith("/completions")]
 

@@ -7,15 +7,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from click.testing import Result
 
-import blackbox_lb
 from blackbox_lb.jobs.fitting.choosing import proposing
-from blackbox_lb.types import EndTokens
 from tests.support.commands import blb, refusal
 from tests.support.exact import ExactModel, ExactServer
+from tests.support.printed import ended_well
 from tests.support.questions import write_rows
 
 SPLITS = (("train", range(10)), ("validation", range(10, 14)), ("test", range(14, 20)))
@@ -92,27 +90,11 @@ def test_an_evaluation_and_its_report_show_places(run: Run) -> None:
         assert sum(span["amount"] for span in row["spans"]) == pytest.approx(row["reward"])
         passages = {row["text"][span["start"] : span["end"]] for span in row["spans"]}
         assert passages <= {"a", "h"}
-    made = blb("report", "run")
-    assert made.exit_code == 0, made.output
+    ended_well(blb("report", "run"))
     assert 'class="place"' in Path("run/report.html").read_text()
     run("score", "own_places:f", "run", "--per-completion", "lines.jsonl")
     lines = [json.loads(line) for line in Path("lines.jsonl").read_text().splitlines()]
     assert all(sum(span["amount"] for span in line["spans"]) == line["nats"] for line in lines)
-
-
-def test_costs_from_a_store_are_those_of_its_tokens(run: Run) -> None:
-    """Positions of a store have the cost of each letter at the token that is this letter."""
-    run("collect", "avoid:list.txt", "--samples-per-prompt", 10)
-    task = blackbox_lb.load_task(data="data.jsonl", require_answers=False)
-    reward = blackbox_lb.parse_reward("avoid:list.txt", max_tokens=8)
-    ends = EndTokens(True)
-    read = blackbox_lb.Positions.load("run/rollouts.db", task, reward, end_tokens=ends)
-    rollouts = read.rollouts
-    assert rollouts.costs is not None
-    assert rollouts.summed(rollouts.costs) == pytest.approx(rollouts.rewards)
-    is_costly = np.isin(rollouts.token_ids, (0, 7))  # " a" and " h"
-    assert (rollouts.costs[is_costly] < 0).all()
-    assert (rollouts.costs[~is_costly] == 0).all()
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,6 +18,7 @@ from blackbox_lb.types import Completion
 from tests.support.commands import asking, blb, options, refused
 from tests.support.errors import names
 from tests.support.exact import ExactModel, ExactServer
+from tests.support.printed import ended_well, printed
 
 MODEL = ExactModel(30, 6, end=True, prompts=4, sharpness=0.7)
 WORDS = ("b", "c\t3", "d", "a b", "re:e f")
@@ -47,9 +47,9 @@ def draws(server: ExactServer) -> list[dict[str, Any]]:
 def written(server: ExactServer, words: Path, *more: object) -> tuple[Bias, dict[str, Any]]:
     """The file that the command wrote, and what it printed."""
     out = words.with_name("bias.json")
-    result = blb("words", words, *asking(server, out=out, seed=1), *more, "--json")
-    assert result.exit_code == 0, result.output
-    document: dict[str, Any] = json.loads(result.stdout)
+    document: dict[str, Any] = printed(
+        blb("words", words, *asking(server, out=out, seed=1), *more, "--json")
+    )
     return Bias.load(out), document
 
 
@@ -85,8 +85,7 @@ def test_the_weightiest_words_find_room(server: ExactServer, words: Path, tmp_pa
     data = tmp_path / "prompts.txt"
     data.write_text("".join(f"Tell me of {number}.\n" for number in range(30)))
     where = asking(server, out=words.with_name("b.json"), data=data, prompts=3)
-    result = blb("words", words, *where)
-    assert result.exit_code == 0, result.output
+    result = ended_well(blb("words", words, *where))
     assert names(result.stdout, "UNVERIFIED", "3 tokens at -100", "all 5 lines", "blb eval")
     asked = [body["messages"][-1]["content"] for body in draws(server)]
     assert sorted(asked) == [f"Tell me of {number}." for number in range(3)]
@@ -119,8 +118,7 @@ def test_bad_input_is_refused_before_a_request(server: ExactServer, words: Path)
         assert names(refused("words", *where, *arguments), *facts)
     message = refused("words", words, *options(provider="openai", model="gpt-4o", prompts=0))
     assert names(message, "openai", "vllm (chat and completions)", "--only-tokens")
-    dry = blb("words", words, *where, "--dry-run")
-    assert dry.exit_code == 0, dry.output
+    dry = ended_well(blb("words", words, *where, "--dry-run"))
     assert names(dry.stdout, "5 lines", "about 20 requests")
     assert server.requests == []
     assert not out.exists()
