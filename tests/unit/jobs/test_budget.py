@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import click
 import pytest
 from click.testing import Result
 from hypothesis import given
@@ -22,12 +21,12 @@ from blackbox_lb.cli import resources as accounts
 from blackbox_lb.errors import (
     BudgetExhausted,
     ConnectionFailed,
-    Interrupted,
     RateLimited,
 )
 from blackbox_lb.store import RolloutStore
 from tests.support.commands import asking, blb, options, refusal
 from tests.support.exact import ExactModel, ExactServer
+from tests.support.printed import ended_well
 from tests.support.questions import write_rows
 
 pytestmark = pytest.mark.usefixtures("quick_retries")
@@ -53,10 +52,10 @@ def data(tmp_path: Path) -> Path:
 def small_run(server: ExactServer, data: Path, tmp_path: Path) -> Callable[..., Result]:
     """A command against the server."""
 
-    def run(command: str, *more: object) -> Result:
+    def run(command: str, *more: object, **how: str) -> Result:
         where = asking(server, out=tmp_path / "run", data=data)
         task = options(reward="length", max_tokens=8, concurrency=4)
-        return blb(command, *where, *task, *more)
+        return blb(command, *where, *task, *more, **how)
 
     return run
 
@@ -85,28 +84,19 @@ def stored(tmp_path: Path) -> tuple[int, int]:
         return count, prompt + completion
 
 
-@pytest.mark.parametrize("limit", [1, 25])
-def test_requests_stop_at_the_limit(
-    small_run: Callable[..., Result], server: ExactServer, tmp_path: Path, limit: int
-) -> None:
-    """Exactly so many are sent and stored, and the sentence tells what is kept and how to go on."""
-    said = refusal(small_run("collect", "--max-requests", limit))
-    assert asked(server) == stored(tmp_path)[0] == limit
-    assert f"stopped at --max-requests {limit}: sent were {limit} requests," in said
-    assert f"{limit} completions are kept in {tmp_path / 'run' / 'rollouts.db'}" in said
-    assert "raise the limit in the same command" in said
-
-
-def test_a_larger_limit_pays_only_for_the_rest(
+def test_requests_stop_at_the_limit_and_a_larger_one_pays_only_for_the_rest(
     small_run: Callable[..., Result], server: ExactServer, tmp_path: Path
 ) -> None:
-    """Three runs together send one request a completion, and the store equals that of a run without
-    a limit.
+    """Exactly so many are sent and stored, and the sentence tells what is kept and how to go on;
+    all runs together send one request a completion.
     """
-    assert small_run("collect", "--samples-per-prompt", 3, "--max-requests", 10).exit_code == 2
-    assert small_run("collect", "--samples-per-prompt", 3, "--max-requests", 15).exit_code == 2
-    done = small_run("collect", "--samples-per-prompt", 3, "--json")
-    assert done.exit_code == 0, done.output
+    for limit, allowed in ((1, 1), (25, 26)):
+        said = refusal(small_run("collect", "--samples-per-prompt", 3, "--max-requests", limit))
+        assert asked(server) == stored(tmp_path)[0] == allowed
+        assert f"stopped at --max-requests {limit}: sent were {limit} requests," in said
+        assert f"{allowed} completions are kept in {tmp_path / 'run' / 'rollouts.db'}" in said
+        assert "raise the limit in the same command" in said
+    done = ended_well(small_run("collect", "--samples-per-prompt", 3, "--json"))
     assert asked(server) == stored(tmp_path)[0] == json.loads(done.stdout)["completions"]
 
 
@@ -135,8 +125,7 @@ def test_a_cost_needs_a_price(
         '[[price]]\nprovider = "llama*"\nmodels = ["exact"]\nprompt = 0\ncompletion = 1e6\n'
     )
     assert small_run("collect", "--max-cost", 60, "--prices", table).exit_code == 2
-    free = small_run("collect", "--samples-per-prompt", 1, "--max-cost", 1, "--price", "0,0")
-    assert free.exit_code == 0, free.output
+    ended_well(small_run("collect", "--samples-per-prompt", 1, "--max-cost", 1, "--price", "0,0"))
 
 
 def test_a_fit_stops_in_any_stage(
@@ -158,13 +147,14 @@ def test_a_fit_stops_in_any_stage(
 
 
 @pytest.mark.parametrize(
-    ("terminal", "hosted", "yes", "asks"),
+    ("terminal", "hosted", "more", "asks"),
     [
-        (True, True, False, True),
-        (False, True, False, False),
-        (True, False, False, False),
-        (True, True, True, False),
+        (True, True, (), True),
+        (False, True, (), False),
+        (True, False, (), False),
+        (True, True, ("--yes",), False),
     ],
+    ids=["asked", "no terminal", "not hosted", "--yes"],
 )
 def test_who_is_asked(
     small_run: Callable[..., Result],
@@ -172,23 +162,16 @@ def test_who_is_asked(
     monkeypatch: pytest.MonkeyPatch,
     terminal: bool,
     hosted: bool,
-    yes: bool,
+    more: tuple[str, ...],
     asks: bool,
 ) -> None:
     """Only a person at a terminal, only of a hosted provider, only without --yes; a no ends with 1
     before anything is sent.
     """
-    questions: list[str] = []
-
-    def confirm(question: str, **more: Any) -> bool:
-        questions.append(question)
-        raise click.Abort
-
-    monkeypatch.setattr(click, "confirm", confirm)
     monkeypatch.setattr("blackbox_lb.jobs.forecast.is_hosted", lambda session: hosted)
     monkeypatch.setattr(accounts, "is_terminal", lambda: terminal)
-    result = small_run("collect", "--samples-per-prompt", 1, *(["--yes"] if yes else []))
-    assert questions == (["Go on?"] if asks else [])
+    result = small_run("collect", "--samples-per-prompt", 1, *more, input="n\n")
+    assert ("Go on?" in result.output) is asks
     assert result.exit_code == (1 if asks else 0), result.output
     assert (asked(server) == 0) is asks
 
@@ -219,8 +202,7 @@ def test_a_judge_of_stored_completions_keeps_to_the_limit(
     assert asked(server) == collected
     assert refusal(blb(*command, "--max-requests", 5))
     assert asked(server) == collected + 5
-    done = blb(*command)
-    assert done.exit_code == 0, done.output
+    ended_well(blb(*command))
     assert asked(server) - collected <= QUESTIONS
 
 
@@ -285,15 +267,3 @@ def test_what_a_try_costs(outcome: Any, spent: Spent) -> None:
     with pytest.raises(type(outcome)) if is_error else contextlib.nullcontext():
         asyncio.run(budget.metered(once, 20, 40))
     assert budget.spent == spent
-
-
-def test_a_closed_budget_sends_nothing() -> None:
-    """Closing is for good, and says so."""
-    budget = SpendLimit()
-    budget.close()
-
-    async def once() -> Any:
-        raise AssertionError("sent")
-
-    with pytest.raises(Interrupted):
-        asyncio.run(budget.metered(once, 1, 1))

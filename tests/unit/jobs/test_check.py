@@ -13,16 +13,14 @@ import numpy as np
 import pytest
 from click.testing import Result
 
-from blackbox_lb.jobs.check import after_label
 from blackbox_lb.rollouts.judging.decisions import confusable
-from blackbox_lb.tasks import parse_reward
-from blackbox_lb.tasks.rewards.matching import Matcher, parse_matcher
+from blackbox_lb.tasks.rewards.matching import parse_matcher
 from blackbox_lb.tasks.sets.labels import Labels
-from blackbox_lb.types import Example, Prompt
 from tests.support.commands import asking, blb, options
 from tests.support.errors import names
 from tests.support.exact import ExactModel, ExactServer
 from tests.support.labelled import labelled_rows
+from tests.support.printed import ended_well
 from tests.support.questions import write_rows
 
 V = 14
@@ -32,7 +30,6 @@ MODEL = ExactModel(
 """Tokens 1 and 2, " b" and " c", are the labels, with which a fifth of its greedy answers begin;
 most of these go on.
 """
-LABELS = Labels(("0", "1", "2", "3"), tuple(frozenset({str(number)}) for number in range(4)))
 ROWS = labelled_rows(MODEL)
 TALKER = ExactModel(6, 4, seed=3, prompts=40, end=True)
 """Many of its answers name both labels."""
@@ -70,98 +67,40 @@ def greedy(model: ExactModel = MODEL, split: str = "train") -> list[str]:
 
 def test_what_follows_a_label_is_counted_and_said(server: ExactServer, tmp_path: Path) -> None:
     """The counts are those of the model's own greedy answers; what exact-match refuses is in the
-    sentence, contains accepts all.
+    sentence.
     """
     begun = [text for text in greedy() if text.split()[:1] in (["b"], ["c"])]
     kept = sum(text in (" b", " c") for text in begun)
-    assert 10 <= len(begun) < 60
     assert 0 < kept < 0.5 * len(begun)
     exact = ("--reward", "exact-match", "--max-tokens", 2, "--quiet")
     found = json.loads(small_run("check", server, tmp_path, *exact, "--json").stdout)
     assert (found["after"]["begun"], found["after"]["kept"]) == (len(begun), kept)
     assert found["after"]["refused"] in begun
-    assert found["answer"] == "fixed"
     told = small_run("check", server, tmp_path, *exact).stdout
     assert told.startswith("PERHAPS  ")
     told = " ".join(told.split())
     assert names(told, f"{found['predicted']:.0%}", f"{kept} of {len(begun)} greedy answers")
-    assert "predicted with a bias" not in told
     assert names(told, "--max-tokens 1", "--reward accuracy")
-    words = ("--reward", "contains", "--max-tokens", 2, "--quiet", "--json")
-    loose = json.loads(small_run("check", server, tmp_path, *words).stdout)
-    assert (loose["after"]["begun"], loose["after"]["kept"]) == (len(begun), len(begun))
-    assert "must end there" not in loose["sentence"]
-
-
-@pytest.mark.parametrize(
-    ("reward", "correct", "kept", "remedy"),
-    [
-        ("exact-match", "contains", 1, "``reward`` accuracy"),
-        ("contains", "contains", 3, "``max_tokens=1``"),
-        ("accuracy", "exact-match", 1, "leaving out ``correct``"),
-        ("accuracy", None, 3, "``max_tokens=1``"),
-        (r"regex:^\W*{answer}\b", "contains", 3, "``max_tokens=1``"),
-    ],
-)
-def test_answers_are_tested_with_the_label_that_they_begin_with(
-    reward: str, correct: str | None, kept: int, remedy: str
-) -> None:
-    """Whether it is the right one or not; by the reward's own test of correctness."""
-    texts = ["0, 2", " 2 or 3", "3", "Well, 1", "20"]
-    said = [
-        (Example(str(number), Prompt.user("q"), (str(number % 4),)), text)
-        for number, text in enumerate(texts)
-    ]
-    scored = parse_reward(reward, max_tokens=4, correct=correct, labels=LABELS)
-    found = after_label(scored, LABELS, said, 1)
-    assert found is not None
-    assert (found.begun, found.kept) == (3, kept)
-    assert found.refused == ("" if kept == 3 else "0, 2")
-    assert remedy in found.remedy
-
-
-def test_a_tasks_own_test_reads_right_labels_alone() -> None:
-    """It knows its rows, so that another answer cannot be put in the place of theirs."""
-    own = Matcher(
-        "of a task",
-        needs_answer=True,
-        judge=lambda example, text: text.strip() == example.answers[0],
-    )
-    said = [
-        (Example(str(number), Prompt.user("q"), ("0",)), text)
-        for number, text in enumerate(["0", "0, 2", "2"])
-    ]
-    found = after_label(parse_reward("accuracy", max_tokens=4, correct=own), LABELS, said, 1)
-    assert found is not None
-    assert (found.begun, found.kept, found.refused) == (2, 1, "0, 2")
 
 
 @pytest.mark.parametrize(
     ("names", "spec", "said"),
     [
-        (("no", "not sure", "yes"), "contains", None),
-        (
-            ("interested", "not interested"),
-            "contains",
-            "'not interested' as right where 'interested' is",
-        ),
-        (("interested", "not interested"), "exact-match", None),
-        (("no", "unknown"), "contains", None),
-        (("no", "unknown"), "regex:{answer}", "'unknown' as right where 'no' is"),
-        (("no", "unknown"), r"regex:\b{answer}\b", None),
-        (("1", "2"), "contains", None),
-        (("1", "2"), "regex:{answer}", "'10' as right where '1' is"),
-        (("1", "2"), r"regex:\b{answer}\b", None),
-        (("yes", "no"), "regex:^yes", None),
+        ("interested,not interested", "contains", "'not interested' as right where 'interested'"),
+        ("interested,not interested", "exact-match", None),
+        ("no,unknown", "contains", None),
+        ("no,unknown", "regex:{answer}", "'unknown' as right where 'no' is"),
+        ("1,2", "regex:{answer}", "'10' as right where '1' is"),
+        ("1,2", r"regex:\b{answer}\b", None),
     ],
 )
 def test_labels_that_are_taken_for_others_are_named(
-    names: tuple[str, ...], spec: str, said: str | None
+    names: str, spec: str, said: str | None
 ) -> None:
     """Where one label holds another, or a number may stand inside of a longer one; ``contains``
     takes whole words.
     """
-    labels = Labels(names, tuple(frozenset({name}) for name in names))
+    labels = Labels(tuple(names.split(",")), tuple(frozenset({name}) for name in names.split(",")))
     found = list(confusable(labels, parse_matcher(spec)))
     assert len(found) == (said is not None)
     assert said is None or said in found[0]
@@ -173,19 +112,13 @@ def test_labels_that_are_taken_for_others_are_named(
 def test_answers_that_name_another_label_first_are_remarked(
     command: tuple[str, ...], server: ExactServer, tmp_path: Path
 ) -> None:
-    """A pattern that finds anything counts every answer as right; those that begin with the other
-    label are counted and shown.
-    """
+    """A pattern that finds anything counts every answer as right."""
     flipped = [{**each, "answer": {"b": "c", "c": "b"}[each["answer"]]} for each in ROWS]
     options = ("--reward", "regex:{answer}|.", "--labels", "b,c", "--max-tokens", 2)
-    done = small_run(command[0], server, tmp_path, *command[1:], *options, rows=flipped)
-    assert done.exit_code == 0, done.output
+    done = ended_well(small_run(command[0], server, tmp_path, *command[1:], *options, rows=flipped))
     said = " ".join(done.stderr.split())
     assert "regex:{answer}|. counts the answer 'c' as right where 'b' is" in said
     assert "answers as right that name another label first, such as" in said
-    if command[0] == "check":
-        others = sum(text.split()[:1] in (["b"], ["c"]) for text in greedy())
-        assert f"counts {others} of 60 answers as right that name another label first" in said
 
 
 def test_check_fit_eval_and_report_show_one_accuracy(talker: ExactServer, tmp_path: Path) -> None:
@@ -215,10 +148,6 @@ def test_check_fit_eval_and_report_show_one_accuracy(talker: ExactServer, tmp_pa
     for policy in ("base", "biased"):
         assert fitted["decisions"]["greedy"][policy]["accuracy"] == pytest.approx(verdict[policy])
 
-    findings = {each["code"]: each for each in fitted["findings"]}
-    assert findings["reward"]["word"] == "NOT CHECKED"
-    assert findings["reward"]["remedy"] == ""
-
     bias = tmp_path / "bias.json"
     evaluated = json.loads(small_run("eval", talker, tmp_path, bias, *judged, rows=TALKED).stdout)
     shares = {each["name"]: each for each in evaluated["policies"]}
@@ -227,26 +156,9 @@ def test_check_fit_eval_and_report_show_one_accuracy(talker: ExactServer, tmp_pa
         assert shares[name]["decisions"]["accuracy"] == pytest.approx(verdict[policy])
 
     page = tmp_path / "report.html"
-    done = blb("report", tmp_path, "--out", page)
-    assert done.exit_code == 0, done.output
+    ended_well(blb("report", tmp_path, "--out", page))
     text = " ".join(page.read_text().replace("\N{NO-BREAK SPACE}", " ").split())
     assert f"{100 * right:.1f} %" in text
-
-
-def test_a_named_test_is_the_reward_and_leaves_accuracy_alone(
-    talker: ExactServer, tmp_path: Path
-) -> None:
-    """Contains rewards an answer that names both labels, because it was asked for; the accuracy and
-    the decisions beside it still count the first.
-    """
-    options = ("--max-tokens", TALKER.horizon, "--deploy", "greedy", "--quiet", "--json")
-    found = json.loads(
-        small_run("eval", talker, tmp_path, "--reward", "contains", *options, rows=TALKED).stdout
-    )
-    (base,) = [each for each in found["policies"] if each["name"] == "base"]
-    means = {name: each["mean"] for name, each in base["metrics"].items()}
-    assert means[found["label"]] > means["accuracy"] + 0.05
-    assert base["decisions"]["accuracy"] == pytest.approx(means["accuracy"])
 
 
 def test_few_rows_change_what_a_fit_learns_from_and_say_so(

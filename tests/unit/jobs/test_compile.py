@@ -60,36 +60,18 @@ def small(tmp_path: Path) -> Profile:
         (dict.fromkeys(range(6), 1.0), ("6 entries", "5")),
         ({7: 2.5}, ("token 7", "2.5", "-2 to 2")),
         ({7: 0.5}, ("token 7", "0.5", "whole numbers")),
+        ({7: 1.0, 100_257: 1.0, 100_265: -1.0, 100_300: 2.0}, ("100300", "100257", "2", "4")),
     ],
 )
 def test_a_bias_that_the_provider_does_not_take_is_refused(
     small: Profile, bias: dict[int, float], facts: tuple[str, ...]
 ) -> None:
-    """The token, its value, the limit and the remedy are named."""
-    with raises_naming(BiasError, "blb compile ``provider=small``", *facts):
-        check_limits(bias, small)
-
-
-def test_ids_that_the_provider_refuses_are_named(small: Profile) -> None:
-    """The highest of them, the limit, how many there are and the remedy; at the limit and without
-    one nothing is refused.
+    """The token, its value, the limit and the remedy are named; the highest of ids that are refused
+    and how many there are. At the limit nothing is refused.
     """
-    bias = {7: 1.0, 100_257: 1.0, 100_265: -1.0, 100_300: 2.0}
-    with raises_naming(BiasError, "100300", "100257", "2", "4", "``provider=small``"):
+    with raises_naming(BiasError, "``provider=small``", *facts):
         check_limits(bias, small, 100_257)
     check_limits({7: 1.0, 100_257: 1.0}, small, 100_257)
-    check_limits(bias, small)
-    check_limits({}, small, 5)
-
-
-def test_a_narrow_range_spreads_few_values_over_more_tokens(learned: Bias, tmp_path: Path) -> None:
-    """Than were learned."""
-    path = tmp_path / "narrow.toml"
-    path.write_text(
-        'extends = "vllm"\nname = "narrow"\n[bias]\nentries = 300\nlow = -0.2\nhigh = 0.2\n'
-    )
-    few = compile_bias(learned, load_profile("vllm"), TABLE, entries=3)
-    assert len(compile_bias(few, load_profile(str(path)), TABLE).entries) > len(few.entries)
 
 
 def test_what_was_found_of_the_other_policy_is_not_said_of_this_one(learned: Bias) -> None:

@@ -4,7 +4,6 @@ are like.
 
 from __future__ import annotations
 
-import re
 import shutil
 from collections.abc import Iterator
 from dataclasses import replace
@@ -17,21 +16,14 @@ from click.testing import Result
 from blackbox_lb.bias.document import Bias
 from blackbox_lb.bias.phrases import PhraseList
 from blackbox_lb.bias.records import Entry
-from blackbox_lb.extras.rivals.case import Case
-from blackbox_lb.extras.rivals.table import rivals, standard_rivals
-from blackbox_lb.jobs.evaluation.conclusion import text_cell
 from blackbox_lb.jobs.evaluation.document import Evaluation, TextFigure
-from blackbox_lb.jobs.evaluation.run import EvalPlan
-from blackbox_lb.jobs.evaluation.texts import TextReader, repeated_share, text_figures
-from blackbox_lb.jobs.forecast import STEPS, RequestSettings, eval_forecast
-from blackbox_lb.providers.profile import load_profile
-from blackbox_lb.rollouts.judging.verdict import SAMPLED
-from blackbox_lb.tasks import Task, parse_reward
-from blackbox_lb.types import Completion, Example, Prompt
+from blackbox_lb.jobs.evaluation.texts import TextReader, text_figures
+from blackbox_lb.types import Completion
 from blackbox_lb.vocabulary.tokenizer import PROBE_TEXT, fingerprint
 from tests.support.commands import asking, blb, options, refusal
 from tests.support.errors import names
 from tests.support.exact import ExactModel, ExactServer
+from tests.support.printed import ended_well
 from tests.support.questions import write_rows
 
 MODEL = ExactModel(5, 8, prompts=2, sharpness=0.5, seed=2)
@@ -93,11 +85,16 @@ def test_vector_phrases_both_and_an_instruction_stand_side_by_side(
     server: ExactServer, tmp_path: Path
 ) -> None:
     """Without phrases no text has a hit; tokens are thrown away there and nowhere else; the hits
-    are the reward; the logprob of the base's texts is the model's own. A second run draws nothing.
+    are the reward; the logprob of the base's texts is the model's own. The verdict that is saved is that of the file,
+    not of its parts. A second run draws nothing.
     """
     both = bias_file(server, tmp_path / "both" / "bias.json")
-    words = (both, "--parts", "--rival", "prompt:Be kind.", "--json")
+    words = (both, "--parts", "--rival", "prompt:Be kind.", "--save", "--json")
     evaluation = found(run_eval(server, tmp_path, *words))
+    of_file = [
+        row for row in evaluation.comparisons if (row.against, row.policy) == ("base", "both")
+    ]
+    assert [row.biased for row in Bias.load(both).verdict] == [row.biased for row in of_file]
     rows = {row.name: row for row in evaluation.policies}
     instruction = 'prompt + "Be kind."'
     assert list(rows) == [
@@ -153,13 +150,11 @@ def test_a_rival_is_a_list_alone_and_beside_a_bias(server: ExactServer, tmp_path
 def test_the_texts_stand_in_a_table_and_in_the_page(server: ExactServer, tmp_path: Path) -> None:
     """Where phrases are concerned, and nowhere else."""
     both = bias_file(server, tmp_path / "both" / "bias.json")
-    result = run_eval(server, tmp_path, both)
-    assert result.exit_code == 0, result.output
+    result = ended_well(run_eval(server, tmp_path, both))
     assert names(result.stdout, "The texts: means", "hits for 100 words", "repeated 3-grams")
     pytest.importorskip("jinja2")
     shutil.copy(both, tmp_path / "run" / "bias.json")
-    page = blb("report", tmp_path / "run")
-    assert page.exit_code == 0, page.output
+    ended_well(blb("report", tmp_path / "run"))
     html = (tmp_path / "run" / "report.html").read_text()
     assert "logprob a token" in html
     assert "3 phrases kept out" in html
@@ -168,20 +163,6 @@ def test_the_texts_stand_in_a_table_and_in_the_page(server: ExactServer, tmp_pat
     assert all(row.texts is None for row in found(plain).policies)
     shown = run_eval(server, vector.parent, vector, reward="length")
     assert "The texts: means" not in shown.stdout
-
-
-def test_the_verdict_that_is_saved_is_that_of_the_file(server: ExactServer, tmp_path: Path) -> None:
-    """And not of its parts."""
-    both = bias_file(server, tmp_path / "both" / "bias.json")
-    evaluation = found(run_eval(server, tmp_path, both, "--parts", "--save", "--json"))
-    saved = Bias.load(both)
-    assert saved.phrases == PHRASES
-    rows = [
-        row.biased
-        for row in evaluation.comparisons
-        if (row.against, row.policy) == ("base", "both")
-    ]
-    assert [row.biased for row in saved.verdict] == rows
 
 
 def test_what_cannot_be_judged_is_refused_before_a_request(
@@ -209,65 +190,6 @@ def test_what_cannot_be_judged_is_refused_before_a_request(
     assert completion_requests(server) == 0
 
 
-def test_the_forecast_counts_the_parts(server: ExactServer, tmp_path: Path) -> None:
-    """A completion without phrases takes requests for its parts and its likely steps back, and no
-    more tokens were drawn than it allows for.
-    """
-    rival = ("--rival", f"phrases:{','.join(PHRASES)}")
-    result = run_eval(server, tmp_path, *rival)
-    assert result.exit_code == 0, result.output
-    announced = re.search(r"about ([\d,]+) requests", result.stderr)
-    assert announced is not None
-    completions = PROMPTS * 4
-    assert int(announced[1].replace(",", "")) == completions + completions * (1 + 2 * STEPS)
-    assert completion_requests(server) > 2 * completions
-    reward = parse_reward(f"avoid:{','.join(PHRASES)}", max_tokens=8)
-    examples = tuple(Example(str(n), Prompt.user(f"question {n}")) for n in range(PROMPTS))
-    task = Task("texts", (), (), examples)
-    plan = EvalPlan((SAMPLED,), rivals((rival[1],), Case(task, reward, (SAMPLED,))), samples=4)
-    total = eval_forecast(RequestSettings(load_profile("llamacpp"), "chat", 8, 5), task, {}, plan)
-    assert total.completions == 2 * completions
-    document = Evaluation.model_validate_json((tmp_path / "run" / "evaluation.json").read_text())
-    tokens = sum(row.completion_tokens * completions for row in document.policies)
-    assert tokens <= total.most_completion_tokens
-
-
-def test_phrases_suit_words_to_avoid() -> None:
-    """Where the server can step back; the instruction names the words and no pattern."""
-    reward = parse_reward("avoid:a lone lamp,re:not .but,lamp", max_tokens=8)
-    common = {"takes_messages": True}
-    specs, notices = standard_rivals(reward, None, (SAMPLED,), keeps_phrases_out=True, **common)
-    assert specs == [
-        'prompt:Do not use these words and phrases: "a lone lamp", "lamp".',
-        "phrases:a lone lamp,re:not .but,lamp",
-        "temperature:0.3",
-    ]
-    assert notices == []
-    without, _ = standard_rivals(reward, None, (SAMPLED,), **common)
-    assert without == [specs[0], specs[2]]
-    length = parse_reward("length", max_tokens=8)
-    assert not any(
-        spec.startswith("phrases")
-        for spec in standard_rivals(length, None, (SAMPLED,), keeps_phrases_out=True, **common)[0]
-    )
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("", 0.0),
-        ("one two", 0.0),
-        ("one two three", 0.0),
-        ("a b c a b c", 0.25),
-        ("A b c, a B c", 0.25),
-        ("a a a a a", 2 / 3),
-    ],
-)
-def test_repeated_words_in_a_row(text: str, expected: float) -> None:
-    """1 less distinct over all 3-grams of words, in any case and without signs."""
-    assert repeated_share(text) == pytest.approx(expected)
-
-
 def completion(text: str, *logprobs: float, generated: int | None = None) -> Completion:
     """A completion with a token for each logprob."""
     ids = np.arange(len(logprobs), dtype=np.int32)
@@ -281,24 +203,21 @@ def test_figures_by_eye() -> None:
     """
     lamps = PhraseList.of_entries(["lamp\t2"])
     base = TextReader(lamps, steps_back=False, tells_logprobs=True)
-    for one in (completion("a lamp", -1.0, -3.0, generated=3), completion("a b c d")):
+    for one in (completion("a lamp", -1.0, -3.0, generated=3), completion("A b c, a B c")):
         base.read([((one,), one)])
     policy = TextReader(lamps, steps_back=True, tells_logprobs=True)
     for one in (completion("a lad", -2.0, -4.0, generated=5), completion("a b", -1.0, generated=1)):
         policy.read([((one,), one)])
     of_base = text_figures(base.values(), None)
-    assert (value(of_base.words), value(of_base.hits)) == (3.0, 50.0)
+    assert (value(of_base.words), value(of_base.hits)) == (4.0, 50.0)
+    assert value(of_base.repeated) == 0.125  # a quarter of the 3-grams of one of two texts
     assert (value(of_base.tokens), value(of_base.logprob)) == (1.0, -2.0)
     figures = text_figures(policy.values(), base.values())
     assert (value(figures.hits), value(figures.tokens)) == (0.0, 1.75)
     assert figures.words is not None
-    assert figures.words.difference == -1.0
+    assert figures.words.difference == -2.0
     assert figures.logprob is not None
     assert (figures.logprob.mean, figures.logprob.difference) == (-2.0, -1.0)
-    silent = TextReader(None, steps_back=False, tells_logprobs=False)
-    one = completion("a", -1.0)
-    silent.read([((one,), one)])
-    assert text_figures(silent.values([np.zeros(1)]), None).logprob is None
 
 
 def test_a_token_without_a_logprob_of_its_own_is_left_out() -> None:
@@ -307,11 +226,3 @@ def test_a_token_without_a_logprob_of_its_own_is_left_out() -> None:
     one = replace(completion("a b", -1.0, 0.0), bounded=np.array([False, True]))
     reader.read([((one,), one)])
     assert value(text_figures(reader.values(), None).logprob) == -1.0
-
-
-def test_a_cell_has_the_interval_of_the_difference() -> None:
-    """Without one, the mean alone; nothing where it is not known."""
-    figure = TextFigure(mean=0.4, difference=-3.5, low=-3.9, high=-0.001)
-    assert text_cell("hits", figure) == "0.40 (-3.90 to 0.00)"
-    assert text_cell("words", TextFigure(mean=92.6)) == "93"
-    assert text_cell("logprob", None) == ""

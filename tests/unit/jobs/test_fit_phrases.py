@@ -11,6 +11,7 @@ from blackbox_lb.bias.document import Bias
 from tests.support.commands import asking, blb, options, refused
 from tests.support.errors import names
 from tests.support.exact import ExactModel, ExactServer
+from tests.support.printed import ended_well
 from tests.support.questions import questions, write_rows
 
 PHRASES = ("a lone lamp", "lan*\t2", "re:not .{1,9}but")
@@ -34,21 +35,20 @@ def test_a_fit_writes_its_phrases(server: ExactServer, tmp_path: Path) -> None:
     """
     where = asking(server, out=tmp_path / "run", data=tmp_path / "data.jsonl", seed=1)
     phrases = options(reward="length", phrases=tmp_path / "list.txt")
-    result = blb("fit", *where, *phrases, *DRAWN)
-    assert result.exit_code == 0, result.output
+    result = ended_well(blb("fit", *where, *phrases, *DRAWN))
     assert names(result.stderr, "3 phrases", "judged without")
     bias_file = tmp_path / "run" / "bias.json"
     assert Bias.load(bias_file).phrases == PHRASES
     assert Bias.load(bias_file.with_name("learned.json")).phrases == PHRASES
     asked = len(server.requests)
-    again = blb("fit", *where, *phrases, *DRAWN)
-    assert again.exit_code == 0, again.output
+    ended_well(blb("fit", *where, *phrases, *DRAWN))
     assert [body for body in server.requests[asked:] if "messages" in body] == []
     shown = blb("show", bias_file)
     assert names(shown.stdout, "3, which apply() and blb proxy keep out", "a lone lamp")
     compiled = tmp_path / "compiled.json"
-    result = blb("compile", bias_file, "--provider", "vllm", "--entries", 3, "--out", compiled)
-    assert result.exit_code == 0, result.output
+    result = ended_well(
+        blb("compile", bias_file, "--provider", "vllm", "--entries", 3, "--out", compiled)
+    )
     assert names(result.output, "3 phrases kept")
     assert Bias.load(compiled).phrases == PHRASES
 
@@ -56,7 +56,9 @@ def test_a_fit_writes_its_phrases(server: ExactServer, tmp_path: Path) -> None:
 def test_phrases_are_checked_before_anything_is_asked(
     server: ExactServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A list that cannot be read, a wrong pattern, and a server that cannot step back."""
+    """A list that cannot be read, a wrong pattern, a server that cannot step back, and a question, of
+    which no completion is drawn.
+    """
     monkeypatch.setattr("blackbox_lb.bias.phrases.SECONDS", 0.2)
     where = asking(server, out=tmp_path / "run", data=tmp_path / "data.jsonl", reward="length")
     for phrases, facts in (
@@ -70,11 +72,8 @@ def test_phrases_are_checked_before_anything_is_asked(
     for extra in ((), ("--dry-run",)):
         message = refused("fit", *data, *extra, "--provider", "openai")
         assert names(message, "openai", "vllm (chat and completions)", "llamacpp")
+    question = options(
+        data=tmp_path / "data.jsonl", reward="accuracy", phrases="lamp", labels="a,b"
+    )
+    assert names(refused("fit", *question, "--question", "Which?"), "--phrases", "completions")
     assert server.requests == []
-
-
-def test_a_question_has_no_phrases(tmp_path: Path) -> None:
-    """Which are about completions."""
-    write_rows(tmp_path / "data.jsonl", questions(8, 3, 4))
-    words = options(data=tmp_path / "data.jsonl", reward="accuracy", phrases="lamp", labels="a,b")
-    assert names(refused("fit", *words, "--question", "Which?"), "--phrases", "completions")

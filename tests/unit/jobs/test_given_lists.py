@@ -14,24 +14,21 @@ import numpy as np
 import pytest
 import tomli_w
 from click.testing import Result
-from scipy import optimize
 
-from blackbox_lb.api.draw import Draw
 from blackbox_lb.api.session import Session
 from blackbox_lb.bias.document import Bias
-from blackbox_lb.errors import CorruptResponse, ProfileError
-from blackbox_lb.estimate.inputs.checks import Vector
+from blackbox_lb.errors import ProfileError
 from blackbox_lb.extras.doctor.findings import Report, RowFinding
 from blackbox_lb.extras.doctor.run import CHECKS, examine
 from blackbox_lb.extras.doctor.save import save_profile
 from blackbox_lb.providers.profile import Profile, load_profile
-from blackbox_lb.rollouts.answers.continued import lists_along, scored_along, worth_it
+from blackbox_lb.rollouts.answers.continued import lists_along
 from blackbox_lb.rollouts.answers.given_answers import first_completions
 from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.rollouts.progress import Silent
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.tasks import parse_reward
-from blackbox_lb.types import Completion, Example, Prompt, Sampling
+from blackbox_lb.types import Completion, Example, Prompt
 from blackbox_lb.vocabulary.tokenizer import Tokenizer
 from tests.support.chaos.dialects import MODEL as CHAOS
 from tests.support.chaos.dialects import SglangServer, VllmServer, register
@@ -40,6 +37,7 @@ from tests.support.errors import raises_naming
 from tests.support.exact import ExactModel, ExactServer
 from tests.support.exact.llamacpp_answers import RefusedRequest
 from tests.support.given_server import WAYS, GivenLie, GivenServer, profile
+from tests.support.printed import ended_well
 from tests.support.questions import write_rows
 
 KINDS = 6
@@ -53,10 +51,6 @@ MODEL = ExactModel(
 )
 ANSWERS = ("b", "c d", "e f g")
 """One, two and three tokens; the model hardly begins with any of them."""
-END = 13
-"""The token that ends an answer, the last of the model's."""
-L2 = 1.5
-SEEDS = range(2)
 COMPLETIONS = ("/v1/chat/completions", "/v1/completions")
 
 
@@ -83,19 +77,11 @@ def fitted(way: str, server: ExactServer, data: Path, out: Path) -> tuple[Bias, 
     rows = out.with_suffix(".toml")
     rows.write_text(tomli_w.dumps(profile(way).model_dump(exclude={"evidence"}, exclude_none=True)))
     where = options(provider=rows, base_url=server.base_url, data=data, out=out, top_logprobs=14)
-    more = options(reward="exact-match", max_tokens=5, learn_from="answers", l2=L2, deploy="greedy")
-    result = blb("fit", *where, *more, "--verbose")
-    assert result.exit_code == 0, result.output
+    more = options(
+        reward="exact-match", max_tokens=5, learn_from="answers", l2=1.5, deploy="greedy"
+    )
+    result = ended_well(blb("fit", *where, *more, "--verbose"))
     return Bias.load(out / "bias.json"), result
-
-
-@pytest.fixture(scope="module")
-def by_ids(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a fit by prompts of token ids."""
-    folder = tmp_path_factory.mktemp("fit") / "run"
-    with GivenServer(MODEL, prompt_of=prompt_of) as server:
-        fitted("token ids", server, data, folder)
-    return folder
 
 
 def trials_of(session: Session, store: RolloutStore, tokenizer: Tokenizer, top: int) -> Trials:
@@ -108,45 +94,40 @@ def drawn(server: ExactServer) -> list[dict[str, Any]]:
     return [body for path, body in server.calls if path in COMPLETIONS]
 
 
+SAID = {
+    "prompt logprobs": "prompt logprobs, one request each",
+    "token ids": "prompts of token ids",
+    "assistant message": "a trailing assistant message that is continued",
+    "unproven message": "unproven, because llamacpp does not tell",
+}
+"""Way -> what a fit says of it."""
+
+
 def test_every_way_gives_the_same_bias(data: Path, tmp_path: Path) -> None:
-    """For answers of one, two and three tokens; prompt logprobs take one request an answer of
-    several, the others one a token; which way it was is said, and a second run asks for nothing."""
-    said = {
-        "prompt logprobs": "prompt logprobs, one request each",
-        "token ids": "prompts of token ids",
-        "assistant message": "a trailing assistant message that is continued",
-        "unproven message": "unproven, because llamacpp does not tell",
-    }
-    found, along = {}, {}
+    """For answers of one, two and three tokens; prompt logprobs take one request an answer, the
+    others one a token; a second run asks for nothing.
+    """
+    training = [json.loads(line)["answer"].split() for line in data.read_text().splitlines()[:36]]
+    biases = {}
     for way in WAYS:
+        out = tmp_path / way.replace(" ", "-")
         with GivenServer(MODEL, prompt_of=prompt_of) as server:
-            bias, result = fitted(way, server, data, tmp_path / way.replace(" ", "-"))
-            assert said[way] in " ".join(result.stderr.split())
-            asked = len(drawn(server))
-            again, _ = fitted(way, server, data, tmp_path / way.replace(" ", "-"))
-            assert len(drawn(server)) == asked
+            bias, result = fitted(way, server, data, out)
+            assert SAID[way] in " ".join(result.stderr.split())
+            asked = drawn(server)
+            again, _ = fitted(way, server, data, out)
+            assert len(drawn(server)) == len(asked)
             assert again.logit_bias == bias.logit_bias
-            along[way] = [
-                body
-                for body in drawn(server)
-                if isinstance(body.get("prompt"), list) or len(body.get("messages", [])) > 1
-            ]
-        found[way] = bias.logit_bias
-    training = data.read_text().splitlines()[:36]
-    lengths = [len(json.loads(line)["answer"].split()) for line in training]
-    assert len(along["prompt logprobs"]) == len(lengths)
-    assert sum("prompt_logprobs" in body for body in along["prompt logprobs"]) == sum(
-        size > 1 for size in lengths
-    )
-    assert {len(bodies) for way, bodies in along.items() if way != "prompt logprobs"} == {
-        sum(lengths)
-    }
-    whole = found["token ids"]
-    for each in found.values():
-        assert set(each) == set(whole)
-        np.testing.assert_allclose(
-            [each[token] for token in whole], list(whole.values()), atol=1e-4
-        )
+        along = [
+            body
+            for body in asked
+            if isinstance(body.get("prompt"), list) or len(body.get("messages", [])) > 1
+        ]
+        is_whole = way == "prompt logprobs"
+        assert len(along) == (len(training) if is_whole else sum(map(len, training)))
+        biases[way] = bias.logit_bias
+    for bias_of_way in biases.values():
+        assert bias_of_way == pytest.approx(biases["token ids"], abs=1e-4)
 
 
 def test_a_prefix_that_is_read_as_other_tokens_is_left_out(data: Path, tmp_path: Path) -> None:
@@ -155,17 +136,8 @@ def test_a_prefix_that_is_read_as_other_tokens_is_left_out(data: Path, tmp_path:
     """
     with GivenServer(MODEL, prompt_of=prompt_of, lie="other tokens") as server:
         _, result = fitted("assistant message", server, data, tmp_path / "run")
-    assert "are left out: not whole, or read after other tokens than the answer's" in " ".join(
-        result.stderr.split()
-    )
-
-
-def test_prompt_logprobs_are_asked_for_where_they_are_cheaper() -> None:
-    """From two tokens on, for prompts that are short for the width of the lists."""
-    short, long = Prompt.user("x" * 400), Prompt.user("x" * 4000)
-    assert [worth_it(short, tokens, 20) for tokens in (0, 1, 2)] == [False, False, True]
-    assert [worth_it(long, tokens, 20) for tokens in (2, 8, 9)] == [False, False, True]
-    assert not worth_it(short, 2, 1000)
+    said = " ".join(result.stderr.split())
+    assert "are left out: not whole, or read after other tokens than the answer's" in said
 
 
 @pytest.mark.parametrize(
@@ -189,9 +161,11 @@ def test_rows_that_lack_what_they_need_are_refused(
         load_profile(str(path))
 
 
-def self_test(seed: int, of: Profile, lie: GivenLie | None = None) -> Report:
-    """The checks of given answers, with what they lean on, one request at a time."""
-    model = ExactModel(26, 20, seed=seed, end=True, prompts=16, sharpness=0.9)
+def self_test(of: Profile, lie: GivenLie | None = None) -> tuple[Report, dict[str, RowFinding]]:
+    """The checks of given answers, with what they lean on, one request at a time; also their
+    findings.
+    """
+    model = ExactModel(26, 20, end=True, prompts=16, sharpness=0.9)
     titles = {
         "tokenizer",
         "lists of alternatives",
@@ -208,51 +182,41 @@ def self_test(seed: int, of: Profile, lie: GivenLie | None = None) -> Report:
                 session, checks=[each for each in CHECKS if each.title in titles], concurrency=1
             )
 
-    with GivenServer(model, seed=seed, lie=lie) as server:
-        return asyncio.run(run())
+    with GivenServer(model, lie=lie) as server:
+        report = asyncio.run(run())
+    rows = {each.row: each for each in report.findings}
+    return report, {row: each for row, each in rows.items() if row.startswith("answers.")}
 
 
-def findings(report: Report) -> dict[str, RowFinding]:
-    """Those of given answers."""
-    return {
-        each.row.removeprefix("answers."): each
-        for each in report.findings
-        if each.row.startswith("answers.")
-    }
-
-
-@pytest.mark.parametrize("seed", SEEDS)
-def test_the_doctor_confirms_what_is_true(seed: int) -> None:
-    """No false alarm, and a host that nobody knows of is found to continue."""
-    found = findings(self_test(seed, profile()))
-    assert {row: each.status for row, each in found.items()} == dict.fromkeys(
-        ("continues", "repeats", "prompt_logprobs"), "CONFIRMED"
+def test_the_doctor_confirms_what_is_true(tmp_path: Path) -> None:
+    """No false alarm, and a host that nobody knows of is found to continue, which is saved."""
+    _, findings = self_test(profile())
+    assert {row: each.status for row, each in findings.items()} == dict.fromkeys(
+        ("answers.continues", "answers.repeats", "answers.prompt_logprobs"), "CONFIRMED"
     )
-    unknown = findings(self_test(seed, profile("token ids")))
-    assert {row: (each.status, each.found) for row, each in unknown.items()} == {
-        "continues": ("MEASURED", {}),
-        "repeats": ("MEASURED", True),
+    report, findings = self_test(profile("token ids"))
+    assert {row: (each.status, each.found) for row, each in findings.items()} == {
+        "answers.continues": ("MEASURED", {}),
+        "answers.repeats": ("MEASURED", True),
     }
+    save_profile(report, tmp_path / "mine.toml", "llamacpp")
+    assert load_profile(str(tmp_path / "mine.toml")).evidence["answers"].grade == "L"
 
 
-@pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize(
     ("lie", "row"), [("starts anew", "continues"), ("one place on", "prompt_logprobs")]
 )
-def test_the_doctor_contradicts_every_lie(lie: GivenLie, row: str, seed: int) -> None:
-    """Each lie in the row that it is about, which is then False, and no other row."""
-    report = self_test(seed, profile(), lie)
+def test_the_doctor_contradicts_every_lie(lie: GivenLie, row: str, tmp_path: Path) -> None:
+    """Each lie in the row that it is about, which is then False, also in a saved profile, and no
+    other row.
+    """
+    report, _ = self_test(profile(), lie)
     assert [(each.row, each.found) for each in report.contradicted] == [(f"answers.{row}", False)]
+    save_profile(report, tmp_path / "mine.toml", "llamacpp")
+    assert getattr(load_profile(str(tmp_path / "mine.toml")).answers, row) is False
     if lie == "starts anew":
-        assert findings(self_test(seed, profile("token ids"), lie))["continues"].found is None
-
-
-def test_a_saved_profile_says_what_was_found_of_answers(tmp_path: Path) -> None:
-    """A row that was contradicted is False there, one that was found is a table."""
-    save_profile(self_test(0, profile(), "one place on"), tmp_path / "mine.toml", "llamacpp")
-    assert load_profile(str(tmp_path / "mine.toml")).answers.prompt_logprobs is False
-    save_profile(self_test(0, profile("token ids")), tmp_path / "other.toml", "llamacpp")
-    assert load_profile(str(tmp_path / "other.toml")).evidence["answers"].grade == "L"
+        _, findings = self_test(profile("token ids"), lie)
+        assert findings["answers.continues"].found is None
 
 
 class Vllm(GivenServer, VllmServer):
@@ -265,19 +229,12 @@ class Sglang(GivenServer, SglangServer):
 
 ENGINES: dict[str, tuple[type[GivenServer], Profile, str | None, list[str]]] = {
     "vLLM, prompt logprobs": (Vllm, load_profile("vllm"), None, ["/v1/completions"]),
-    "vLLM, token ids": (
-        Vllm,
-        load_profile("vllm").model_copy(update=WAYS["token ids"]),
-        None,
-        ["/v1/completions"] * 3,
-    ),
     "vLLM, message": (
         Vllm,
         load_profile("vllm").model_copy(update=WAYS["assistant message"]),
         None,
         ["/v1/chat/completions"] * 3,
     ),
-    "SGLang, message": (Sglang, load_profile("sglang"), None, ["/v1/chat/completions"] * 3),
     "SGLang, token ids": (Sglang, load_profile("sglang"), "exact", ["/v1/completions"] * 3),
 }
 """A server in the engine's shapes, the shipped profile or a part of it, the vocabulary, and the
@@ -336,16 +293,6 @@ def test_prompt_logprobs_of_another_shape_are_named(data: Path, tmp_path: Path) 
                 del answer["choices"][0]["prompt_logprobs"][0]
             return answer
 
-    async def ask(server: ExactServer) -> None:
-        async with Session(profile(), base_url=server.base_url, attempts=1) as session:
-            draw = Draw(Sampling(1.0, 1, 5), endpoint="completions", fields={"prompt_logprobs": 5})
-            await scored_along(session, draw, Prompt.user("question"), (2, 3))
-
-    with (
-        Short(MODEL, prompt_of=prompt_of) as server,
-        raises_naming(CorruptResponse, "prompt_logprobs"),
-    ):
-        asyncio.run(ask(server))
     with Short(MODEL, prompt_of=prompt_of) as server:
         _, result = fitted("prompt logprobs", server, data, tmp_path / "run")
     said = " ".join(result.stderr.split())
@@ -386,28 +333,3 @@ def test_lists_are_as_long_as_the_server_was_started_for(most: int, tmp_path: Pa
         assert asyncio.run(ask()) == most
         asked = [body["top_logprobs"] for body in drawn(server)]
         assert asked == [most] * 3  # less the one that was refused
-
-
-def test_what_follows_an_answer_is_learned_like_its_first_token(data: Path, by_ids: Path) -> None:
-    """The learned bias is the maximum of the penalised likelihood of whole answers with the token
-    that ends them, solved again here: every position weighs 1, and none is a draw of the model.
-    """
-    learned = Bias.load(by_ids / "learned.json").logit_bias
-    positions = []
-    for line in data.read_text().splitlines()[:36]:
-        row, said = json.loads(line), list[int]()
-        for token in (*(ord(letter) - ord("a") for letter in row["answer"].split()), END):
-            logprobs = np.asarray(MODEL.logprobs(said, prompt_of(row["prompt"])))
-            positions.append((token, logprobs))
-            said.append(token)
-    tokens = np.array([token for token, _ in positions])
-    lists = np.stack([logprobs for _, logprobs in positions])
-
-    def loss(delta: Vector) -> float:
-        tilted = lists + delta
-        chosen = tilted[np.arange(len(tokens)), tokens] - np.logaddexp.reduce(tilted, axis=1)
-        return float(L2 / 2 * delta @ delta - chosen.sum())
-
-    best = optimize.minimize(loss, np.zeros(lists.shape[1]), method="L-BFGS-B", tol=1e-12).x
-    assert learned.keys() == set(range(14))
-    np.testing.assert_allclose([learned[token] for token in range(14)], best, atol=1e-4)

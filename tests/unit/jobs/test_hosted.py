@@ -23,6 +23,7 @@ from tests.support.commands import blb, options, refused
 from tests.support.exact import ExactModel, ExactServer
 from tests.support.gateway import RulesGateway
 from tests.support.hosted_keys import set_keys
+from tests.support.printed import ended_well
 from tests.support.questions import questions, write_questions, write_rows
 
 MODEL = ExactModel(40, 8, end=True, prompts=4, sharpness=0.7)
@@ -97,8 +98,7 @@ def test_a_fit_from_prompts_to_a_verdict(
     drawn = MODEL.sample(4_000, np.random.default_rng(0), prompts=np.arange(4_000) % MODEL.prompts)
     rewarded = [engine.texts.index(text) for text in (" c", " d")]
     with RulesGateway(provider, engine, key=KEY) as gateway:
-        result = small_run("fit", gateway, provider, *FIT)
-        assert result.exit_code == 0, result.output
+        result = ended_well(small_run("fit", gateway, provider, *FIT))
         assert gateway.invalid_requests == []
         assert set(gateway.statuses) == {200}
         sent = posted(gateway)
@@ -226,44 +226,27 @@ def test_a_filtered_prompt_does_not_decide_a_verdict(
     assert all(row["base"] >= 1 for row in document["verdict"] if row["metric"] == "tokens")
 
 
-def test_azure_by_deployment_and_version(
+def test_azure_by_deployment_version_and_token(
     engine: ExactServer, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The classic API: the deployment stands in the path, the version in the query, the resource's
-    address in the variable.
+    address in the variable. A token in the environment serves where no key is set. A deployment's
+    own name says nothing of its vocabulary: the option and the usual answers are named.
     """
-    with RulesGateway("azure", engine, key=KEY) as gateway:
-        monkeypatch.setenv("AZURE_OPENAI_ENDPOINT", gateway.url)
-        where = options(provider="azure-classic", model="gpt-4o-mini", tokenizer="hosted")
-        task = options(data=data, reward="length", max_tokens=8, out=tmp_path / "run")
-        result = blb("collect", *where, *task)
-        assert result.exit_code == 0, result.output
-        assert gateway.invalid_requests == []
-        paths = {call.path.partition("?")[0] for call in gateway.calls if call.body is not None}
-    assert paths == {"/openai/deployments/gpt-4o-mini/chat/completions"}
-
-
-def test_azure_with_an_entra_token(
-    engine: ExactServer, small_run: Callable[..., Result], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A token in the environment serves where no key is set."""
     monkeypatch.delenv("AZURE_OPENAI_API_KEY")
     monkeypatch.setenv("AZURE_OPENAI_AD_TOKEN", "entra-token")
     with RulesGateway("azure", engine, key=KEY, token="entra-token") as gateway:
-        assert small_run("collect", gateway, "azure").exit_code == 0
-        assert set(gateway.statuses) == {200}
-
-
-def test_a_deployments_tokenizer_is_asked_for(
-    engine: ExactServer, data: Path, tmp_path: Path
-) -> None:
-    """A deployment's own name says nothing of its vocabulary: the option and the usual answers are
-    named.
-    """
-    with RulesGateway("azure", engine, key=KEY, models=("mine",)) as gateway:
-        where = options(provider="azure", model="mine", base_url=gateway.url)
-        task = options(data=data, reward="length", out=tmp_path / "run")
-        assert "--tokenizer o200k_base" in refused("collect", *where, *task)
+        monkeypatch.setenv("AZURE_OPENAI_ENDPOINT", gateway.url)
+        where = options(provider="azure-classic", model="gpt-4o-mini", tokenizer="hosted")
+        task = options(data=data, reward="length", max_tokens=8, out=tmp_path / "run")
+        ended_well(blb("collect", *where, *task))
+        assert gateway.invalid_requests == []
+        posts = [call for call in gateway.calls if call.body is not None]
+        unnamed = options(provider="azure", model="mine", base_url=gateway.url)
+        assert "--tokenizer o200k_base" in refused("collect", *unnamed, *task)
+    assert {call.status for call in posts} == {200}
+    paths = {call.path.partition("?")[0] for call in posts}
+    assert paths == {"/openai/deployments/gpt-4o-mini/chat/completions"}
 
 
 @pytest.mark.parametrize(
@@ -296,13 +279,11 @@ def test_key_doctor_fit_apply(
         assert "blb doctor" in refused("fit", "--provider", host, *where, *task)
         asked = len(gateway.calls)
 
-        doctor = blb("doctor", "--provider", host, *where, "--yes", "--save", mine)
-        assert doctor.exit_code == 0, doctor.output
+        ended_well(blb("doctor", "--provider", host, *where, "--yes", "--save", mine))
         assert load_profile(str(mine)).unknown == []
         assert len(gateway.calls) - asked < 125
 
-        fit = blb("fit", "--provider", mine, *where, *task, "--json", "--yes")
-        assert fit.exit_code == 0, fit.output
+        fit = ended_well(blb("fit", "--provider", mine, *where, *task, "--json", "--yes"))
         assert json.loads(fit.stdout)["verdict"][0]["verdict"] == "HELPS"
         if host == "openrouter":  # every request asks for a host that takes all its fields
             bodies = [call.body for call in gateway.calls[asked:] if call.body is not None]

@@ -17,7 +17,9 @@ from blackbox_lb.bias.document import Bias
 from blackbox_lb.bias.records import NOT_THE_TASK
 from blackbox_lb.estimate.decisions.prediction import beats_commonest, decisions_of
 from tests.support.commands import asking, blb, refusal
+from tests.support.errors import names
 from tests.support.exact import ExactModel, ExactServer
+from tests.support.printed import ended_well, printed
 from tests.support.questions import write_rows
 
 V = 14
@@ -57,41 +59,32 @@ def fitted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fitted]:
     with ExactServer(MODEL) as server:
         task = asking(server, reward="accuracy", data=root / "data.jsonl", max_tokens=2)
         words = (*task, "--quiet")
-        done = blb("fit", *words, "--out", folder)
-        assert done.exit_code == 0, done.output
+        done = ended_well(blb("fit", *words, "--out", folder))
         document = json.loads((folder / "result.json").read_text())
         yield Fitted(folder, server, words, done.stdout, document)
 
 
 def test_the_first_words_of_a_fit_name_the_commonest_label(fitted: Fitted) -> None:
     """The verdict against the base stays HELPS in the record, which holds the label, its share and
-    the biased accuracy; the first line names label and share, and so do the bias file and the list
-    of runs.
+    the biased accuracy; the first line names label and share, and so does the list of runs.
     """
-    rows = [row for row in fitted.document["verdict"] if row["metric"] == "accuracy"]
-    assert [row["verdict"] for row in rows] == ["HELPS"]
-    commonest = rows[0]["commonest"]
-    assert commonest["label"] == "b"
-    assert not commonest["is_beaten"]
-    assert commonest["accuracy"] == pytest.approx(rows[0]["biased"])
-    share = f"{100 * commonest['share']:.0f} %"
+    [row] = [row for row in fitted.document["verdict"] if row["metric"] == "accuracy"]
+    assert row["verdict"] == "HELPS"
+    commonest = row["commonest"]
+    assert (commonest["label"], commonest["is_beaten"]) == ("b", False)
+    assert commonest["accuracy"] == pytest.approx(row["biased"])
     lines = fitted.text.splitlines()
     assert lines[0].startswith(NOT_THE_TASK)
     headline = " ".join(line.strip() for line in lines[:2])
-    assert '"b"' in headline
-    assert share in headline
-    assert max(map(len, lines[:4])) <= 80
+    assert names(headline, "b", f"{100 * commonest['share']:.0f} %")
     assert "--deploy greedy --rivals" in " ".join(lines)
-    (listed,) = json.loads(blb("runs", fitted.folder.parent, "--json").stdout)["runs"]
+    [listed] = json.loads(blb("runs", fitted.folder.parent, "--json").stdout)["runs"]
     assert (listed["verdict"], listed["headline"]) == Bias.load(fitted.bias_file).headline
-    assert listed["verdict"] == NOT_THE_TASK
 
 
 def test_a_check_says_yes_only_above_the_commonest_label(fitted: Fitted, tmp_path: Path) -> None:
     """A bias would mend most answers, and get what the commonest label has: not shown to pay."""
-    done = blb("check", *fitted.words, "--out", tmp_path, "--json")
-    assert done.exit_code == 0, done.output
-    found = json.loads(done.stdout)
+    found = printed(blb("check", *fitted.words, "--out", tmp_path, "--json"))
     assert found["answer"] == "not above the commonest"
     assert found["commonest"] == "b"
     assert found["predicted"] > found["base"]
@@ -105,12 +98,12 @@ def test_an_evaluation_judges_where_the_bias_was_judged(fitted: Fitted, tmp_path
     """Without --deploy, at the settings of its verdict alone; the comparison with the base has the
     p-values of the fit, however many alternatives stand beside it.
     """
-    done = blb(
-        *("eval", fitted.bias_file, *fitted.words, "--out", tmp_path, "--json"),
-        *("--rival", "prompt:Say b.", "--rival", "prompt:Say c.", "--rival", "labels-only"),
+    document = printed(
+        blb(
+            *("eval", fitted.bias_file, *fitted.words, "--out", tmp_path, "--json"),
+            *("--rival", "prompt:Say b.", "--rival", "prompt:Say c.", "--rival", "labels-only"),
+        )
     )
-    assert done.exit_code == 0, done.output
-    document = json.loads(done.stdout)
     assert {row["setting"] for row in document["policies"]} == {"greedy"}
     primary = [row for row in document["comparisons"] if row["family"] == "primary"]
     fit_rows = [row for row in fitted.document["verdict"] if row["setting"] == "greedy"]
@@ -138,24 +131,14 @@ def test_an_evaluation_that_can_show_nothing_is_refused(fitted: Fitted, tmp_path
 
 
 @pytest.mark.parametrize(
-    ("confusion", "completions", "is_beaten"),
-    [
-        ([[32, 3, 0], [2, 13, 0]], 1, True),
-        ([[35, 0, 0], [15, 0, 0]], 1, False),
-        ([[10, 25, 0], [0, 15, 0]], 1, False),
-        ([[35, 0, 0], [9, 6, 0]], 1, True),
-        ([[35, 0, 0], [9, 6, 0]], 6, False),
-    ],
+    ("won", "completions", "is_beaten"), [(6, 1, True), (5, 1, False), (6, 6, False)]
 )
 def test_the_commonest_label_is_beaten_by_evidence_alone(
-    confusion: list[list[int]], completions: int, is_beaten: bool
+    won: int, completions: int, is_beaten: bool
 ) -> None:
-    """A sign test: six prompts won and none lost have p = 1/32; six completions of one prompt are one prompt."""
-    pairs = [
-        (right, decided)
-        for right, row in enumerate(confusion)
-        for decided, count in zip((0, 1, -1), row, strict=True)
-        for _ in range(count)
-    ]
-    right, decided = zip(*pairs, strict=True)
+    """A sign test: six prompts won and none lost have p = 1/32; six completions of one prompt are
+    one prompt.
+    """
+    right = [0] * 35 + [1] * 15
+    decided = [0] * (50 - won) + [1] * won
     assert beats_commonest(decisions_of(("a", "b"), right, decided), completions) == is_beaten

@@ -13,6 +13,7 @@ import pytest
 from tests.support.commands import blb, options, refused
 from tests.support.deciding import DecidingServer
 from tests.support.errors import names
+from tests.support.printed import ended_well, printed
 from tests.support.questions import write_rows
 from tests.support.tickets import NAMES, QUESTION, fit, rows_of, says
 
@@ -27,8 +28,7 @@ def fits(tmp_path_factory: pytest.TempPathFactory) -> Path:
     data = write_rows(folder / "tickets.jsonl", rows_of(300))
     with DecidingServer(says) as server:
         for name, values in (("plain", {}), ("promise", {"objective": "error<=.4"})):
-            result = fit(data, server, folder / name, **values)
-            assert result.exit_code == 0, result.output
+            ended_well(fit(data, server, folder / name, **values))
     return folder
 
 
@@ -52,9 +52,7 @@ def words(run: Path, data: Path, server: DecidingServer, **values: Any) -> tuple
 
 def checked(run: Path, data: Path, server: DecidingServer, **values: Any) -> dict[str, Any]:
     """What the command prints as JSON."""
-    result = blb(*words(run, data, server, **values), "--json")
-    assert result.exit_code == 0, result.output
-    document: dict[str, Any] = json.loads(result.stdout)
+    document: dict[str, Any] = printed(blb(*words(run, data, server, **values), "--json"))
     return document
 
 
@@ -101,18 +99,15 @@ def test_rows_with_answers_test_the_promise(fits: Path, tmp_path: Path) -> None:
 
 
 def test_without_a_promise_the_accuracy_of_the_fit_is_tested(fits: Path, tmp_path: Path) -> None:
+    """Of the data of the fit only the test rows are asked."""
     with DecidingServer(says) as server:
+        check = checked(fits / "plain", fits / "tickets.jsonl", server, out=tmp_path / "own")
+        assert len(server.requests) == check["questions"][0]["rows"] < 120
         check = checked(fits / "plain", fresh(tmp_path, 200, answer="wrong"), server)
     errors = check["questions"][0]["errors"]
     assert check["verdict"] == "BROKEN"
     assert not errors["is_promised"]
     assert 0.15 < errors["limit"] < 0.5
-
-
-def test_of_the_data_of_the_fit_only_the_test_rows_are_asked(fits: Path, tmp_path: Path) -> None:
-    with DecidingServer(says) as server:
-        check = checked(fits / "plain", fits / "tickets.jsonl", server, out=tmp_path / "check")
-        assert len(server.requests) == check["questions"][0]["rows"] < 120
 
 
 def test_what_the_file_does_not_hold_for_is_refused(fits: Path, tmp_path: Path) -> None:

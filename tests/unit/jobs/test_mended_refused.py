@@ -13,7 +13,6 @@ import pytest
 from blackbox_lb.bias.decisions import MendedQuestion
 from blackbox_lb.bias.document import Bias
 from blackbox_lb.bias.export import logit_bias, vllm_xargs
-from blackbox_lb.bias.records import Entry
 from blackbox_lb.bias.request_bias import to_request_bias
 from blackbox_lb.deploy.batch_files import apply_batch
 from blackbox_lb.deploy.bias_directory import Expected
@@ -21,13 +20,15 @@ from blackbox_lb.errors import BiasError
 from blackbox_lb.questions.question import parse_questions
 from blackbox_lb.types import Prompt
 from tests.support.commands import blb, options, refused
+from tests.support.printed import ended_well
 from tests.support.tickets import QUESTION
 
 WORDS = ("mends decisions", "Run.decide", "proxy --decide")
 
 
-def mending(**fields: object) -> Bias:
-    """A file with one mended question."""
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    """A bias file with one mended question and no entry."""
     [question] = parse_questions({"team": QUESTION}, "team.json")
     mended = MendedQuestion(
         question=question,
@@ -40,24 +41,17 @@ def mending(**fields: object) -> Bias:
         mending="slope and offsets",
         rows=100,
     )
-    values = {
-        "provider": "ollama",
-        "model": "decider-1",
-        "tokenizer": "model:decider-1",
-        "reward": "accuracy",
-        "estimator": "mended decisions",
-        "entries": (),
-        "decisions": (mended,),
-        **fields,
-    }
-    return Bias(**values)
-
-
-@pytest.fixture
-def file(tmp_path: Path) -> Path:
-    """The bias file."""
+    bias = Bias(
+        provider="ollama",
+        model="decider-1",
+        tokenizer="model:decider-1",
+        reward="accuracy",
+        estimator="mended decisions",
+        entries=(),
+        decisions=(mended,),
+    )
     path = tmp_path / "bias.json"
-    mending().save(path)
+    bias.save(path)
     return path
 
 
@@ -94,14 +88,8 @@ def test_commands_refuse_it(file: Path) -> None:
 
 
 def test_show_prints_how_it_mends(file: Path) -> None:
-    shown = blb("show", file)
-    assert shown.exit_code == 0, shown.output
+    shown = ended_well(blb("show", file))
     for text in ("team", "billing", "-1.000", "slope 2.000", "decider-1"):
         assert text in shown.output
     assert "Promoted" not in shown.output
     assert json.loads(blb("show", file, "--json").stdout)["decisions"][0]["slope"] == 2.0
-
-
-def test_a_file_that_also_moves_tokens_is_a_logit_bias() -> None:
-    bias = mending(entries=(Entry(id=3, bias=0.5),))
-    assert bias.logit_bias == {3: 0.5}

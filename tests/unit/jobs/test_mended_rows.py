@@ -88,52 +88,48 @@ def test_new_states_are_decided_by_the_mended_probabilities(
     assert [row.label for row in danger] == ["false", "true"]
 
 
-def test_a_decision_abstains_below_the_cut_of_a_promise(tmp_path: Path) -> None:
-    """By default; ``abstain_below`` is another cut."""
+def test_a_decision_abstains_below_the_cut_of_a_promise(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By default; ``abstain_below`` is another cut. A refusal is no label."""
+    monkeypatch.setenv("OPENAI_API_KEY", "made-up")
     question = tmp_path / "one.json"
     question.write_text(json.dumps({"team": QUESTION}))
-    with DecidingServer(both) as server:
-        run = fitted(tmp_path, server, question=question, objective="error<=.3")
-        decisions = run.decide([f"ticket {place}" for place in range(900, 940)])
-        all_of_them = run.decide([f"ticket {place}" for place in range(900, 940)], abstain_below=1)
+    states = [f"ticket {place}" for place in range(900, 940)]
+    with DecidingServer(both, refused=["ticket 940"], model="gpt-6-luna") as server:
+        luna = {"provider": "openai", "model": "gpt-6-luna"}
+        run = fitted(tmp_path, server, question=question, objective="error<=.3", **luna)
+        decisions = run.decide(states)
+        all_of_them = run.decide(states, abstain_below=1)
+        [refused] = run.decide(["ticket 940"])
     [mended] = run.bias.decisions
     assert mended.promise is not None
     cut = mended.promise.cut
     assert [row.abstains for row in decisions] == [row.probability < cut for row in decisions]
     assert all(row.abstains for row in all_of_them)
+    assert (refused.label, refused.abstains, refused.probabilities) == (None, True, {})
 
 
-def test_a_refusal_is_no_label(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OPENAI_API_KEY", "made-up")
-    with DecidingServer(both, refused=["ticket 900"], model="gpt-6-luna") as server:
-        run = fitted(tmp_path, server, provider="openai", model="gpt-6-luna")
-        [decision] = run.decide(["ticket 900"], question="team")
-    assert (decision.label, decision.abstains, decision.probabilities) == (None, True, {})
-
-
-def test_another_model_is_refused(
+def test_what_cannot_be_decided_is_refused(
     shared: tuple[DecidingServer, blackbox_lb.Run], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The file names the model as the answers did; nothing is decided by another."""
+    """A question that is not named where there are several or not known, a cut that is no
+    probability, and another model than the file's.
+    """
     server, run = shared
+    before = len(server.requests)
+    for facts, question, cut in (
+        (("team", "danger"), None, None),
+        (("teem", "team"), "teem", None),
+        (("abstain_below",), "team", 2),
+    ):
+        with raises_naming(InputError, *facts):
+            run.decide(["ticket 960"], question=question, abstain_below=cut)
+    assert run.decide([], question="team") == ()
+    assert len(server.requests) == before
     monkeypatch.setattr(server, "model", "decider-2")
     with raises_naming(BiasError, "decider-1", "decider-2", "fit again"):
         run.decide(["ticket 950"], question="team")
-
-
-def test_a_question_is_named_where_there_are_several(
-    shared: tuple[DecidingServer, blackbox_lb.Run],
-) -> None:
-    server, run = shared
-    before = len(server.requests)
-    with raises_naming(InputError, "team", "danger"):
-        run.decide(["ticket 960"])
-    with raises_naming(InputError, "teem", "team"):
-        run.decide(["ticket 960"], question="teem")
-    with raises_naming(InputError, "abstain_below"):
-        run.decide(["ticket 960"], question="team", abstain_below=2)
-    assert run.decide([], question="team") == ()
-    assert len(server.requests) == before
 
 
 def test_no_reward_is_computed_of_probabilities(

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from blackbox_lb.jobs.plan.plan import Plan
-from blackbox_lb.jobs.runs.loading import labels_of, load, naming_advice
-from tests.support.commands import blb
+from tests.support.commands import blb, options
+from tests.support.printed import ended_well
+from tests.support.questions import write_rows
 
 COUNTS = {"Technical": 12, "Billing": 9, "{Other}": 9, "Tehcnical": 1}
+
+
+WORDS = ("fit", "--data", "rows.jsonl", "--reward", "accuracy", "--prompt-column", "ticket")
 
 
 @pytest.fixture
@@ -27,48 +28,34 @@ def rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, obje
     ]
 
 
-def advice(rows: list[dict[str, object]], **settings: Any) -> list[str]:
-    """What is said to these rows."""
-    Path("rows.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
-    plan = Plan(data="rows.jsonl", reward="accuracy", **({"prompt_column": "ticket"} | settings))
-    task, _ = load(plan)
-    return naming_advice(plan, task, labels_of(plan, task))
+def advice(rows: list[dict[str, object]], *more: object) -> str:
+    """The words to copy that a fit of these rows proposes, "" for none."""
+    write_rows(Path("rows.jsonl"), rows)
+    dry = ended_well(blb(*WORDS, *more, "--dry-run"))
+    assert dry.stdout.count("naming them may help: ") <= 1
+    return dry.stdout.partition("naming them may help: ")[2].partition("\n")[0]
 
 
 def test_the_line_to_copy_names_all_labels_and_room_for_the_longest(
     rows: list[dict[str, object]],
 ) -> None:
-    """It is said once, leaves a misspelt label out, and what it names silences it."""
-    Path("rows.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
-    words = ["fit", "--data", "rows.jsonl", "--reward", "accuracy", "--prompt-column", "ticket"]
-    said = blb(*words, "--dry-run").stdout
-    assert said.count("no prompt names the labels") == 1
-    line = said.partition("naming them may help: ")[2].partition("\n")[0]
-    assert shlex.split(line) == [
-        "--prompt-template",
-        "{ticket} Answer with Technical, Billing or {{Other}}.",
-        "--max-tokens",
-        "7",
-    ]
-    again = blb(*words, *shlex.split(line), "--dry-run")
-    assert again.exit_code == 0, again.output
-    assert "no prompt names the labels" not in again.stdout
-
-
-def test_a_template_and_a_limit_of_the_user_stay(rows: list[dict[str, object]]) -> None:
-    """The sentence goes to the end of the template, and a given limit is not proposed again."""
-    (sentence,) = advice(rows, prompt_template="Team? {ticket}", max_tokens=3)
-    assert "'Team? {ticket} Answer with" in sentence
-    assert "max_tokens" not in sentence
+    """It leaves a misspelt label out, and what it names silences it. A template and a limit of the
+    user stay.
+    """
+    words = shlex.split(advice(rows))
+    template = "{ticket} Answer with Technical, Billing or {{Other}}."
+    assert words == ["--prompt-template", template, "--max-tokens", "7"]
+    assert advice(rows, *words) == ""
+    own = shlex.split(advice(rows, *options(prompt_template="Team? {ticket}", max_tokens=3)))
+    assert own == ["--prompt-template", f"Team? {template}"]
 
 
 def test_one_prompt_that_names_them_is_enough(rows: list[dict[str, object]]) -> None:
     """Two labels and half of them are named by intention; one may stand there by chance."""
-    assert advice(rows)
     rows[0]["ticket"] = "Is my billing wrong?"
     assert advice(rows)
     rows[0]["ticket"] = "Billing or technical?"
-    assert not advice(rows)
+    assert advice(rows) == ""
 
 
 def test_chats_get_a_system_message(rows: list[dict[str, object]]) -> None:
@@ -77,5 +64,4 @@ def test_chats_get_a_system_message(rows: list[dict[str, object]]) -> None:
         text = row.pop("ticket")
         turns = [("user", "Hello"), ("assistant", "Hello"), ("user", text)]
         row["messages"] = [{"role": role, "content": words} for role, words in turns]
-    (sentence,) = advice(rows)
-    assert "``system='Answer with Technical, Billing or {Other}.'``" in sentence
+    assert "--system 'Answer with Technical, Billing or {Other}.'" in advice(rows)

@@ -66,23 +66,11 @@ def add(tmp_path: Path) -> Add:
         sampling = SAMPLING | {"temperature": temperature, "top_logprobs": top}
         with RolloutStore(path) as store:
             prompt = Prompt.user(f"question {store.size().completions}")
-            store.add(
-                BASE | {"sampling": sampling} | other, prompt, 0, drawn or completion(*tokens)
-            )
+            request = BASE | {"sampling": sampling} | other
+            store.add(request, prompt, 0, drawn or completion(*tokens))
         return path
 
     return put
-
-
-def test_base_completions_of_every_kind_count(add: Add) -> None:
-    """Other prompts, limits and seeds are other requests of the same base; positions and support
-    are theirs.
-    """
-    add(1, 2)
-    path = add(3, sampling=SAMPLING | {"seed": 5, "max_tokens": 3})
-    read = logged_prefixes(path, BIAS, load_profile("vllm"))
-    assert (len(read.rollouts.keys), read.next_token.n_positions, read.notices) == (2, 3, [])
-    assert read.next_token.token_ids.tolist() == [1, 2, 3, 9]
 
 
 @pytest.mark.parametrize(
@@ -99,38 +87,33 @@ def test_base_completions_of_every_kind_count(add: Add) -> None:
 )
 def test_nothing_else_counts(add: Add, other: dict[str, Any]) -> None:
     """Drawn with a bias, at another temperature, without lists, of another model or tokenizer: left
-    alone, and an error alone.
+    alone, and an error alone. Other limits and seeds are other requests of the same base.
     """
     alone = add(5, **other)
     kind = InputError if {"model", "tokenizer"} & set(other) else NoLogprobs
     with raises_naming(kind, "rollouts.db", "m"):
         logged_prefixes(alone, BIAS, load_profile("vllm"))
     add(1, 2)
+    add(3, sampling=SAMPLING | {"seed": 5, "max_tokens": 3})
     read = logged_prefixes(alone, BIAS, load_profile("vllm"))
-    assert read.next_token.token_ids.tolist() == [1, 2, 9]
+    assert (len(read.rollouts.keys), read.next_token.n_positions, read.notices) == (2, 3, [])
+    assert read.next_token.token_ids.tolist() == [1, 2, 3, 9]
 
 
 def test_what_cannot_be_read_is_counted(add: Add) -> None:
-    """An incomplete and a filtered completion are left out, each with a sentence; alone they are no
-    prefixes at all.
+    """An incomplete and a filtered completion are left out, and lists that sum to more than one are
+    scaled, each with a sentence; alone they are no prefixes at all.
     """
     add(drawn=replace(completion(1), whole=False))
     path = add(drawn=Completion.empty("content_filter"))
     with raises_naming(NoLogprobs, "2", "m"):
         logged_prefixes(path, BIAS, load_profile("vllm"))
-    add(2)
+    coarse = np.log(np.array([[0.8, 0.3], [0.6, 0.3]])).astype(np.float32)
+    add(drawn=replace(completion(1, 2), top_logprobs=coarse))
     read = logged_prefixes(path, BIAS, load_profile("vllm"))
     assert len(read.rollouts.keys) == 1
-    counts = [notice.partition(" completions are left out")[0] for notice in read.notices]
-    assert counts == ["1", "1"]
-
-
-def test_lists_that_sum_to_more_than_one_are_told(add: Add) -> None:
-    """They are scaled, and their number is in a sentence beside that of all."""
-    coarse = np.log(np.array([[0.8, 0.3], [0.6, 0.3]])).astype(np.float32)
-    path = add(drawn=replace(completion(1, 2), top_logprobs=coarse))
-    (notice,) = logged_prefixes(path, BIAS, load_profile("vllm")).notices
-    assert notice.startswith("1 of 2 lists")
+    counts = [" ".join(notice.split()[:3]) for notice in read.notices]
+    assert sorted(counts) == ["1 completions are", "1 completions are", "1 of 2"]
 
 
 def test_the_end_token_is_left_alone_where_it_is_not_listed(add: Add) -> None:
@@ -146,8 +129,3 @@ def test_the_end_token_is_left_alone_where_it_is_not_listed(add: Add) -> None:
     read = logged_prefixes(path, BIAS, load_profile("vllm"), vocabulary)
     assert read.next_token.token_ids.tolist() == [1, 2]
     assert read.next_token.unnamed.tolist() == pytest.approx([0.3, 0.3])
-    ended = completion(9)
-    ended.top_ids[:, 1] = 8
-    listed = add(drawn=ended, provider="hosted")
-    read = logged_prefixes(listed, BIAS, load_profile("vllm"), vocabulary)
-    assert 9 in read.next_token.token_ids.tolist()

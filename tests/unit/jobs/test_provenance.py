@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 import sysconfig
-import tomllib
 from pathlib import Path
 
 import click
@@ -53,13 +52,6 @@ def test_what_a_file_gave_is_recorded() -> None:
     CliRunner().invoke(command, ["--tau", "0.7"], default_map=defaults, catch_exceptions=False)
     assert seen == [{"base_url": "http://[masked]@host/v1"}]
     assert preset_options() == {}
-
-
-def test_the_version_is_that_of_the_distribution() -> None:
-    """It stands in the package, where a checkout has it too, and every document names it."""
-    text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
-    assert tomllib.loads(text)["project"]["version"] == __version__
-    assert provenance()["versions"]["blackbox-lb"] == __version__
 
 
 def test_a_checkout_that_is_not_installed_collects(tmp_path: Path) -> None:

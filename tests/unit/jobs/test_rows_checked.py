@@ -6,14 +6,13 @@ from __future__ import annotations
 
 import json
 import sys
-import tempfile
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import blackbox_lb
-from blackbox_lb.errors import DataError, InputError
+from blackbox_lb.errors import DataError
 from blackbox_lb.rollouts.judging.trials import TRIED
 from tests.support.commands import asking, options, refused
 from tests.support.errors import names, raises_naming
@@ -74,41 +73,26 @@ def test_an_answer_that_math_cannot_read_is_found_first(
     assert completions(server) == before
 
 
-def small_fit(server: ExactServer, data: Path | blackbox_lb.Task, **settings: Any) -> None:
-    """A fit from Python in a folder of its own beside the module's data."""
-    with tempfile.TemporaryDirectory() as folder:
-        blackbox_lb.fit(
-            data,
-            provider="llamacpp",
-            base_url=server.base_url,
-            out=Path(folder) / "run",
-            max_tokens=3,
-            quiet=True,
-            **settings,
-        )
+def small_fit(
+    server: ExactServer, data: Path | blackbox_lb.Task, out: Path, **settings: Any
+) -> None:
+    """A fit from Python."""
+    where: dict[str, Any] = {"provider": "llamacpp", "base_url": server.base_url, "out": out}
+    blackbox_lb.fit(data, **where, max_tokens=3, quiet=True, **settings)
 
 
 @pytest.mark.needs("math_verify")
 def test_all_rows_are_counted_and_the_first_are_named(server: ExactServer, tmp_path: Path) -> None:
-    """Python refuses them, too, also where they come as a task."""
+    """Python refuses them, too, also where they come as a task; likewise rows without an answer."""
     data = with_a_bad_answer(tmp_path / "d.jsonl", 1, 2, 3, 4, 9)
-    task = blackbox_lb.load_task(data=data)
-    for source in (data, task):
-        before = completions(server)
-        with raises_naming(DataError, 5, "line 1", "``correct``"):
-            small_fit(server, source, reward="accuracy", correct="math")
-        assert completions(server) == before
-
-
-def test_a_task_whose_rows_have_no_answer_is_refused_first(
-    server: ExactServer, tmp_path: Path
-) -> None:
-    """It was loaded without need of answers, and the reward compares with them."""
-    data = written(tmp_path / "d.jsonl", [{} for _ in range(40)])
-    task = blackbox_lb.load_task(data=data, require_answers=False)
     before = completions(server)
+    for source in (data, blackbox_lb.load_task(data=data)):
+        with raises_naming(DataError, 5, "line 1", "``correct``"):
+            small_fit(server, source, tmp_path, reward="accuracy", correct="math")
+    bare = written(tmp_path / "bare.jsonl", [{} for _ in range(40)])
+    task = blackbox_lb.load_task(data=bare, require_answers=False)
     with raises_naming(DataError, 40, "contains", "line 1"):
-        small_fit(server, task, reward="contains")
+        small_fit(server, task, tmp_path, reward="contains")
     assert completions(server) == before
 
 
@@ -129,33 +113,37 @@ def test_tools_that_are_no_schemas_are_found_first(
 
 
 @pytest.mark.parametrize(
-    "reward", ["-inf", "1e200", "1 / 0", "'a text'"], ids=["infinite", "huge", "raises", "text"]
+    ("reward", "facts"),
+    [
+        ("float('-inf')", ("minus infinity", "--tau")),
+        ("float('-inf') if completion.n_tokens > 1 else 1.0", ()),
+        ("1e200", ("1e+200",)),
+        ("1 / 0", ()),
+        ("'a text'", ()),
+    ],
+    ids=["infinite", "some infinite", "huge", "raises", "text"],
 )
 def test_a_reward_that_fails_is_seen_at_the_first_prompts(
-    server: ExactServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reward: str
+    server: ExactServer,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    reward: str,
+    facts: tuple[str, ...],
 ) -> None:
     """A user's function is tried on three prompts before the completions of the others are drawn;
-    what came is kept.
+    what came is kept. A reward that must never be imitated is a finite one, far below the others.
     """
     module = f"own_{tmp_path.name}"
     monkeypatch.chdir(tmp_path)
-    bad = "float('-inf')" if reward == "-inf" else reward
     file = tmp_path / f"{module}.py"
-    file.write_text(f"def own(example, completion):\n    return {bad}\n")
+    file.write_text(f"def own(example, completion):\n    return {reward}\n")
     data = written(tmp_path / "d.jsonl", [{} for _ in range(60)])
     where = asking(server, data=data, out=tmp_path / "run", reward=f"{module}:own")
     size = options(max_tokens=3, samples_per_prompt=2, concurrency=1)
     before = completions(server)
-    assert refused("fit", *where, *size, "--quiet")
+    assert names(refused("fit", *where, *size, "--quiet"), *facts)
     drawn = completions(server) - before
     assert 0 < drawn <= 2 * TRIED
     sys.modules.pop(module)
     with blackbox_lb.RolloutStore(tmp_path / "run" / "rollouts.db", read_only=True) as store:
         assert store.size().completions >= drawn
-
-
-def test_minus_infinity_names_what_to_return(server: ExactServer, tmp_path: Path) -> None:
-    """A reward that must never be imitated is a finite one, far below the others."""
-    data = written(tmp_path / "d.jsonl", [{} for _ in range(60)])
-    with raises_naming(InputError, "minus infinity", "``tau``"):
-        small_fit(server, data, reward=lambda example, completion: float("-inf"))

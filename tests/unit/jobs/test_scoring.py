@@ -13,12 +13,14 @@ from click.testing import Result
 
 import blackbox_lb
 from blackbox_lb.bias.document import Bias
+from blackbox_lb.bias.records import Entry
 from blackbox_lb.errors import AuthenticationFailed
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.types import Completion, Prompt
 from tests.support.commands import asking, blb, options, refusal
 from tests.support.errors import raises_naming
 from tests.support.exact import ExactModel, ExactServer
+from tests.support.printed import ended_well
 from tests.support.questions import questions, write_rows
 from tests.support.stored import text_completion as completion
 
@@ -35,20 +37,9 @@ def settings(
     bias: list[list[float]], temperature: float = 1.0, max_tokens: int = 8
 ) -> dict[str, Any]:
     """What a request was asked with."""
-    sampling = {
-        "temperature": temperature,
-        "max_tokens": max_tokens,
-        "top_logprobs": 0,
-        "seed": None,
-    }
-    return {
-        "provider": "p",
-        "model": "m",
-        "tokenizer": "t",
-        "endpoint": "chat",
-        "sampling": sampling,
-        "bias": bias,
-    }
+    names = {"provider": "p", "model": "m", "tokenizer": "t", "endpoint": "chat", "bias": bias}
+    sampling = {"temperature": temperature, "max_tokens": max_tokens}
+    return {**names, "sampling": {**sampling, "top_logprobs": 0, "seed": None}}
 
 
 @pytest.fixture
@@ -126,19 +117,17 @@ def test_scores_by_eye(store: Path, score: Callable[..., Result]) -> None:
 @pytest.mark.parametrize(
     ("filters", "count"),
     [
-        (("--split", "test"), 3),
-        (("--split", "test", "--split", "train"), 4),
-        (("--policy", "biased"), 1),
-        (("--policy", "base"), 3),
-        (("--setting", "greedy"), 1),
-        (("--setting", "temperature=1", "--policy", "base"), 2),
+        ("--split test --split train", 4),
+        ("--split test", 3),
+        ("--policy biased", 1),
+        ("--policy base", 3),
+        ("--setting greedy", 1),
+        ("--setting temperature=1 --policy base", 2),
     ],
 )
-def test_filters(
-    store: Path, score: Callable[..., Result], filters: tuple[str, ...], count: int
-) -> None:
+def test_filters(store: Path, score: Callable[..., Result], filters: str, count: int) -> None:
     """Splits, settings and policies narrow down what is scored."""
-    assert len(groups(score(store, "length", "--json", *filters))) == count
+    assert len(groups(score(store, "length", "--json", *filters.split()))) == count
 
 
 def test_every_completion_is_written(
@@ -193,21 +182,15 @@ def test_marks_score_what_people_read(
 def test_the_table_names_the_bias_of_the_run(
     store: Path, score: Callable[..., Result], tmp_path: Path
 ) -> None:
-    """In a run's folder, what was sampled with bias.json says so; in words and numbers on one line
-    each.
-    """
-    entries = [{"id": token, "text": "x", "bias": value} for token, value in BIAS]
-    bias = Bias(
-        provider="p", model="m", tokenizer="t", reward="length", estimator="e", entries=entries
-    )
-    bias.save(tmp_path / "bias.json")
-    said = score(tmp_path, "correct-and-short", "--quiet")
-    assert said.exit_code == 0, said.output
+    """In a run's folder, what was sampled with bias.json says so, in one line."""
+    names = {"provider": "p", "model": "m", "tokenizer": "t", "reward": "length"}
+    entries = tuple(Entry(id=int(token), text="x", bias=value) for token, value in BIAS)
+    Bias(**names, estimator="e", entries=entries).save(tmp_path / "bias.json")
+    said = ended_well(score(tmp_path, "correct-and-short", "--quiet"))
     (row,) = [line for line in said.stdout.splitlines() if "bias.json" in line]
     words = row.split()
     assert words[:4] == ["test", "bias.json,", "2", "entries"]
     assert {"T", "8", "4", "2.500", "+2.000", "0.75", "2.2"} <= set(words)
-    assert "left out" not in said.output
     assert "a content filter stopped them" in score(tmp_path, "length").stderr.replace("\n", " ")
 
 
@@ -228,9 +211,6 @@ def test_what_cannot_be_scored_is_explained(
     assert not (store.parent / "nowhere").exists()
 
 
-# With what fits leave behind
-
-
 @pytest.fixture
 def server() -> Iterator[ExactServer]:
     """An exact model with an end token."""
@@ -242,31 +222,28 @@ def test_another_reward_reuses_the_completions(server: ExactServer, tmp_path: Pa
     """A fit with a second reward asks for no base completion again, and scoring its store asks for
     nothing at all.
     """
-    write_rows(tmp_path / "data.jsonl", questions(8, 3, 4, answer="a"))
-    task = ("--data", tmp_path / "data.jsonl")
+    data = write_rows(tmp_path / "data.jsonl", questions(8, 3, 4, answer="a"))
 
-    def fit(reward: str, *more: object) -> list[Any]:
-        """Bodies of the requests for completions."""
+    def biases_asked(reward: str, *more: object) -> list[Any]:
+        """Those of the fit's requests for completions, None for the base."""
         before = len(server.calls)
-        where = asking(server, out=tmp_path / "run", reward=reward)
+        where = asking(server, data=data, out=tmp_path / "run", reward=reward)
         small = options(max_tokens=8, top_logprobs=5, seed=1, tau=[0.5, 0.3])
         drawn = options(samples_per_prompt=8, validation_samples=2, test_samples=2)
-        said = blb("fit", *task, *where, *small, *drawn, *more)
-        assert said.exit_code == 0, said.output
-        return [body for path, body in server.calls[before:] if path.endswith("/completions")]
+        ended_well(blb("fit", *where, *small, *drawn, *more))
+        calls = server.calls[before:]
+        return [body.get("logit_bias") for path, body in calls if path.endswith("/completions")]
 
-    assert sum(not body.get("logit_bias") for body in fit("length")) >= 8 * 8 + 3 * 2 + 4 * (2 + 1)
-    again = fit("regex:b", "--restart")
+    assert biases_asked("length").count(None) >= 8 * 8
+    again = biases_asked("regex:b", "--restart")
     assert again
-    assert all(body["logit_bias"] for body in again)
+    assert all(again)
     asked = len(server.calls)
-    said = blb("score", tmp_path / "run", *task, "--reward", "accuracy", "--json")
-    found = groups(said)
+    found = groups(blb("score", tmp_path / "run", "--data", data, "--reward", "accuracy", "--json"))
     assert len(server.calls) == asked
-    assert [
-        row["completions"] for row in found if row["policy"] == "base" and row["split"] == "train"
-    ] == [64]
-    assert any(row["policy"].startswith("bias.json") and row["split"] == "test" for row in found)
+    policies = {(row["split"], row["policy"].split(",")[0]): row["completions"] for row in found}
+    assert policies["train", "base"] == 64
+    assert ("test", "bias.json") in policies
 
 
 def test_a_missing_key_of_a_judge_is_said_before_anything_is_drawn(
@@ -278,15 +255,12 @@ def test_a_missing_key_of_a_judge_is_said_before_anything_is_drawn(
         'base_url = "http://127.0.0.1:9/v1"\nmodel = "m"\napi_key_env = "KEY_OF_NO_JUDGE"\n'
         "prompt = '{completion}'\npattern = '(.+)'\n"
     )
+    data = write_rows(tmp_path / "data.jsonl", questions(8, 3, 4, answer="a"))
+    reward = f"judge:{tmp_path / 'judge.toml'}"
+    where: dict[str, Any] = {"provider": "llamacpp", "base_url": server.base_url}
     with raises_naming(AuthenticationFailed, "KEY_OF_NO_JUDGE"):
         blackbox_lb.fit(
-            write_rows(tmp_path / "data.jsonl", questions(8, 3, 4, answer="a")),
-            reward=f"judge:{tmp_path / 'judge.toml'}",
-            provider="llamacpp",
-            base_url=server.base_url,
-            out=tmp_path / "run",
-            max_tokens=8,
-            quiet=True,
+            data, reward=reward, out=tmp_path / "run", **where, max_tokens=8, quiet=True
         )
     assert not [path for path, _ in server.calls if path.endswith("/completions")]
 

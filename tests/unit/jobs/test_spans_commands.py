@@ -7,15 +7,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from click.testing import Result
 
-import blackbox_lb
 from blackbox_lb.jobs.fitting.choosing import proposing
-from blackbox_lb.types import EndTokens
 from tests.support.commands import blb, refusal
 from tests.support.exact import ExactModel, ExactServer
+from tests.support.printed import ended_well
 from tests.support.questions import write_rows
 
 SPLITS = (("train", range(10)), ("validation", range(10, 14)), ("test", range(14, 20)))
@@ -64,15 +62,6 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
         yield invoke
 
 
-@pytest.mark.parametrize("reward", ["script:Greek", "tokens", "own_places:f"])
-def test_a_fit_learns_from_places(run: Run, reward: str) -> None:
-    """Credit where the reward falls is among the candidates of a fit."""
-    run("fit", reward, *SIZES, "--l2", 1)
-    result = json.loads(Path("run/result.json").read_text())
-    settings = [row["settings"] for row in result["validation"]["tried"]]
-    assert any("gamma" in row for row in settings)
-
-
 @pytest.mark.parametrize(("entries", "banned"), [("all", 4), ("few", 2)])
 def test_a_rule_of_an_own_function_is_moved_and_banned(
     run: Run, monkeypatch: pytest.MonkeyPatch, entries: str, banned: int
@@ -101,43 +90,17 @@ def test_an_evaluation_and_its_report_show_places(run: Run) -> None:
         assert sum(span["amount"] for span in row["spans"]) == pytest.approx(row["reward"])
         passages = {row["text"][span["start"] : span["end"]] for span in row["spans"]}
         assert passages <= {"a", "h"}
-    made = blb("report", "run")
-    assert made.exit_code == 0, made.output
+    ended_well(blb("report", "run"))
     assert 'class="place"' in Path("run/report.html").read_text()
     run("score", "own_places:f", "run", "--per-completion", "lines.jsonl")
     lines = [json.loads(line) for line in Path("lines.jsonl").read_text().splitlines()]
     assert all(sum(span["amount"] for span in line["spans"]) == line["nats"] for line in lines)
 
 
-def test_costs_from_a_store_are_those_of_its_tokens(run: Run) -> None:
-    """Positions of a store have the cost of each letter at the token that is this letter, and a fit
-    by rewards to go lowers that token.
-    """
-    run("collect", "avoid:list.txt", "--samples-per-prompt", 10)
-    task = blackbox_lb.load_task(data="data.jsonl", require_answers=False)
-    reward = blackbox_lb.parse_reward("avoid:list.txt", max_tokens=8)
-    positions = blackbox_lb.Positions.load(
-        "run/rollouts.db", task, reward, end_tokens=EndTokens(True)
-    )
-    rollouts = positions.rollouts
-    assert rollouts.costs is not None
-    assert rollouts.summed(rollouts.costs) == pytest.approx(rollouts.rewards)
-    costly = {0: -1.0, 7: -2.0}  # " a" and " h"
-    words = {token: rollouts.costs[rollouts.token_ids == token] for token in range(12)}
-    assert all((found < 0).all() for token, found in words.items() if token in costly)
-    assert all((found == 0).all() for token, found in words.items() if token not in costly)
-    fitted = blackbox_lb.Projection(l2=1.0).fit(
-        positions, blackbox_lb.RewardToGo(tau=50.0, gamma=1.0)
-    )
-    others = [value for token, value in fitted.bias_.items() if token not in costly]
-    assert max(fitted.bias_[token] for token in costly) < np.mean(others)
-
-
 @pytest.mark.parametrize(
     ("command", "reward", "fact"),
     [
         ("fit", "avoid:nowhere.txt", "nowhere.txt"),
-        ("eval", "avoid:nowhere.txt", "nowhere.txt"),
         ("score", "avoid:nowhere.txt", "nowhere.txt"),
         ("fit", "script:Latim", "Did you mean Latin?"),
         ("fit", "avoid:broken.txt", "line 1"),
@@ -162,15 +125,3 @@ def test_marks_judge_no_fresh_completion(run: Run) -> None:
     Path("marked.jsonl").write_text(json.dumps({"completion": "a", "marks": []}))
     refused = run("fit", "marks:marked.jsonl", *SIZES, code=2)
     assert "marks:marked.jsonl" in refused.stderr
-
-
-def test_a_check_takes_a_reward_with_places(run: Run) -> None:
-    """Decisions between labels can be checked under any reward."""
-    rows = [
-        {"prompt": f"question {n}", "answer": "ah"[n % 2], "split": split}
-        for split, ns in SPLITS
-        for n in ns
-    ]
-    write_rows(Path("data.jsonl"), rows)
-    found = json.loads(run("check", "avoid:list.txt", "--labels", "a,h", "--json").stdout)
-    assert found["sentence"]

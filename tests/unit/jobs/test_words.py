@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,6 +18,7 @@ from blackbox_lb.types import Completion
 from tests.support.commands import asking, blb, options, refused
 from tests.support.errors import names
 from tests.support.exact import ExactModel, ExactServer
+from tests.support.printed import ended_well, printed
 
 MODEL = ExactModel(30, 6, end=True, prompts=4, sharpness=0.7)
 WORDS = ("b", "c\t3", "d", "a b", "re:e f")
@@ -47,9 +47,9 @@ def draws(server: ExactServer) -> list[dict[str, Any]]:
 def written(server: ExactServer, words: Path, *more: object) -> tuple[Bias, dict[str, Any]]:
     """The file that the command wrote, and what it printed."""
     out = words.with_name("bias.json")
-    result = blb("words", words, *asking(server, out=out, seed=1), *more, "--json")
-    assert result.exit_code == 0, result.output
-    document: dict[str, Any] = json.loads(result.stdout)
+    document: dict[str, Any] = printed(
+        blb("words", words, *asking(server, out=out, seed=1), *more, "--json")
+    )
     return Bias.load(out), document
 
 
@@ -73,49 +73,41 @@ def test_whole_words_are_banned_and_all_is_stepped_back_from(
     assert cost["hits"] == cost["banned"] + cost["stepped"] > 0
 
 
-def test_the_weightiest_words_find_room(server: ExactServer, words: Path) -> None:
-    """Within the entries that are asked for; those without are named."""
+def test_the_weightiest_words_find_room(server: ExactServer, words: Path, tmp_path: Path) -> None:
+    """Within the entries that are asked for; those without are named. Prompts may be those of a
+    file.
+    """
     bias, document = written(server, words, "--entries", 2, "--value", -3, "--prompts", 0)
     assert {entry.text: entry.bias for entry in bias.entries} == {" b": -3.0, " c": -3.0}
-    assert document["words"] == ["c", "b"]
-    assert document["left_out"] == ["d"]
+    assert (document["words"], document["left_out"]) == (["c", "b"], ["d"])
     assert document["cost"] is None
     assert draws(server) == []
-    result = blb("words", words, *asking(server, out=words.with_name("b.json")), "--prompts", 3)
-    assert result.exit_code == 0, result.output
+    data = tmp_path / "prompts.txt"
+    data.write_text("".join(f"Tell me of {number}.\n" for number in range(30)))
+    where = asking(server, out=words.with_name("b.json"), data=data, prompts=3)
+    result = ended_well(blb("words", words, *where))
     assert names(result.stdout, "UNVERIFIED", "3 tokens at -100", "all 5 lines", "blb eval")
-    assert len(draws(server)) == 3
+    asked = [body["messages"][-1]["content"] for body in draws(server)]
+    assert sorted(asked) == [f"Tell me of {number}." for number in range(3)]
 
 
 def test_tokens_alone_need_no_stepping_back(server: ExactServer, words: Path) -> None:
     """The lines that are no token are named; a list without any is refused."""
-    bias, _ = written(server, words, "--only-tokens", "--prompts", 0)
+    only = ("--only-tokens", "--prompts", 0)
+    bias, _ = written(server, words, *only)
     assert bias.phrases == ()
     assert len(bias.entries) == 3
-    shown = blb(
-        *("words", words, "--only-tokens", "--prompts", 0),
-        *asking(server, out=words.with_name("bias.json")),
-    )
-    assert names(shown.stdout, "no token is 2 lines: a b, e f")
-    message = refused(
-        *("words", "a b", "--only-tokens", "--prompts", 0),
-        *asking(server, out=words.with_name("bias.json")),
-    )
-    assert names(message, "no token to ban", "--only-tokens")
-
-
-def test_prompts_may_be_given(server: ExactServer, words: Path, tmp_path: Path) -> None:
-    """The first of a file; so many as are asked for."""
-    data = tmp_path / "prompts.txt"
-    data.write_text("".join(f"Tell me of {number}.\n" for number in range(30)))
-    written(server, words, "--data", data, "--prompts", 4)
-    asked = [body["messages"][-1]["content"] for body in draws(server)]
-    assert sorted(asked) == [f"Tell me of {number}." for number in range(4)]
+    where = asking(server, out=words.with_name("bias.json"))
+    assert names(blb("words", words, *only, *where).stdout, "no token is 2 lines: a b, e f")
+    assert names(refused("words", "a b", *only, *where), "no token to ban", "--only-tokens")
 
 
 def test_bad_input_is_refused_before_a_request(server: ExactServer, words: Path) -> None:
-    """A wrong list, value or folder, and a server that cannot step back, with those that can."""
-    where = asking(server, out=words.with_name("bias.json"))
+    """A wrong list, value or folder, and a server that cannot step back, with those that can. A dry
+    run asks nothing either.
+    """
+    out = words.with_name("bias.json")
+    where = asking(server, out=out)
     for arguments, facts in (
         (("none.txt",), ("none.txt",)),
         (("re:(",), ("entry 1",)),
@@ -126,15 +118,8 @@ def test_bad_input_is_refused_before_a_request(server: ExactServer, words: Path)
         assert names(refused("words", *where, *arguments), *facts)
     message = refused("words", words, *options(provider="openai", model="gpt-4o", prompts=0))
     assert names(message, "openai", "vllm (chat and completions)", "--only-tokens")
-    assert server.requests == []
-
-
-def test_a_dry_run_asks_nothing(server: ExactServer, words: Path) -> None:
-    """It reads the list and counts the requests."""
-    out = words.with_name("bias.json")
-    result = blb("words", words, *asking(server, out=out), "--dry-run")
-    assert result.exit_code == 0, result.output
-    assert names(result.stdout, "5 lines", "about 20 requests")
+    dry = ended_well(blb("words", words, *where, "--dry-run"))
+    assert names(dry.stdout, "5 lines", "about 20 requests")
     assert server.requests == []
     assert not out.exists()
 
@@ -170,10 +155,3 @@ def test_the_cost_counts_from_the_first_token_of_a_hit() -> None:
     )
     assert found == Cost(completions=1, tokens=7, words=6, hits=2, banned=1, redrawn=5)
     assert found.stepped == 1
-    assert any("2.0 requests more" in line for line in found.lines)  # one token, and the rest
-    assert found.per_words == pytest.approx(100 * 2 / 6)
-    assert found.drawn_a_token == pytest.approx(12 / 7)
-    guessed = estimated_cost(
-        session_of({}), [completion("so a lone ship. ", [1] * 8)], phrases, tokens
-    )
-    assert guessed.redrawn == 6 + 2

@@ -212,7 +212,7 @@ class FromSamples:
             named = [NamedBias(f"{place}, {policy.name}", policy.bias) for policy in policies]
             title = named[0].name
             if len(policies) > 1:
-                title = f"{place}, {len(policies)} candidates"
+                title = f"{place}, {len(policies)} biases"
             by_setting.append(
                 await self.trials.scores_of_all(title, examples, setting, samples, named)
             )
