@@ -54,13 +54,15 @@ def difference(found: Difference | None) -> str:
 
 
 def rows(results: PageResults, *, is_marked: bool = False) -> list[tuple[str, ...]]:
-    """The rows of a use: ``COLUMNS`` for each title at its first setting.
+    """The rows of a use: ``COLUMNS`` for each title at its first setting, where a bias was judged.
 
     is_marked: a rival with a higher reward than the bias is in bold.
     """
     lines: list[tuple[str, ...]] = []
     for evaluation in results.last:
         setting = evaluation.settings[0]
+        if not evaluation.at(setting, "bias"):
+            continue
         bias, rival, verdict = evaluation.ahead(setting)
         cells = [evaluation.title, setting, number(evaluation.base(setting).mean)]
         cells.append(number(bias.mean) if bias.name == "bias" else _named(bias))

@@ -303,8 +303,7 @@ def _by_examples(results: PageResults, curve: Evaluation) -> str:
     if curve.examples == COMPLETIONS:
         text += _wrapped(
             "The first completions of each training prompt from the same store, at one strength,"
-            " without a search; the last row is the bias above. (Until 2026-11-28 the strength was"
-            " chosen by cross-validation, which is gone; now it is l2 5.)"
+            " without a search; the last row is the bias above."
         )
     else:
         text += _wrapped(

@@ -154,13 +154,21 @@ def problems(names: Sequence[str], things: Sequence[str], number: int) -> dict[s
 
 
 def word_problems(
-    names: Sequence[str], things: Sequence[str], prompt: str, splits: Mapping[str, int]
+    names: Sequence[str],
+    things: Sequence[str],
+    prompt: str,
+    splits: Mapping[str, int],
+    begin: str | None = None,
 ) -> Iterator[Row]:
-    """Generated problems, asked for with their reasoning."""
+    """Generated problems, asked for with their reasoning. ``begin``: how each answer begins."""
     column = split_column(splits)
     totals = problems(names, things, len(column)).items()
     for (text, total), split in zip(totals, column, strict=True):
-        yield {"prompt": prompt.format(text), "answer": str(total), "split": split}
+        asked: Row = {"prompt": prompt.format(text)}
+        if begin is not None:
+            question = {"role": "user", "content": asked["prompt"]}
+            asked = {"messages": [question, {"role": "assistant", "content": begin}]}
+        yield {**asked, "answer": str(total), "split": split}
 
 
 REASONED = "{} Reason step by step, then end with 'The answer is' and the number."

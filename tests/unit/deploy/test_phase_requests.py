@@ -130,6 +130,10 @@ def test_every_client_joins_the_parts(place: int) -> None:
     assert sent == [(5, ["x"]), (6, ["x"])]
     assert ask(client, max_tokens=1, temperature=0)[:2] == (" b", "length")
     assert len(host.bodies) == 8
+    # Where a seed has to stay: within 31 bits, beyond them where it is so, and below 0.
+    for seed, following in ((2**31 - 1, 0), (2**40, 0), (2**40 - 1, 0), (-1, -1)):
+        ask(client, max_tokens=3, temperature=0, seed=seed)
+        assert [body["seed"] for body in host.bodies[-2:]] == [seed, following]
 
 
 def test_a_part_is_asked_for_three_times() -> None:
