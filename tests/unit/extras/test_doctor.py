@@ -640,6 +640,17 @@ def test_a_lie_is_found_in_nineteen_of_twenty_self_tests(name: str) -> None:
     assert max(report.requests for report in reports) < 120
 
 
+def test_the_budget_cannot_be_overdrawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it does not suffice for is not checked, with that reason."""
+    monkeypatch.setattr("blackbox_lb.extras.doctor.run.MOST_REQUESTS", 40)
+    server = Liar(model(0), 0)
+    report = self_test(server)
+    assert len(server.requests) < report.requests <= 40
+    assert not report.contradicted, report.contradicted
+    neutral = finding(report, "neutral")
+    assert (neutral.status, "40 requests is spent" in neutral.evidence) == ("NOT CHECKED", True)
+
+
 def test_a_clipped_bias_is_saved_with_its_range(tmp_path: Path) -> None:
     """Its own row is blamed, with the number at which it is clipped, and no other row is; below 0,
     where a clip is not seen, the same number is right in any case. The saved range is what the
@@ -810,7 +821,8 @@ def test_a_saved_profile_says_what_was_found(
     Path("own.toml").write_text('extends = "vllm"\nname = "own"\n')
     Path("below").mkdir()
     save_profile(report_of(provider="vllm"), Path("below") / "mine.toml", "own.toml")
-    assert load_profile("below/mine.toml").bias.entries == 1024
+    monkeypatch.chdir(tmp_path / "below")
+    assert load_profile("mine.toml").bias.entries == 1024
 
 
 def test_what_stays_open_stays_a_guess(tmp_path: Path) -> None:
