@@ -20,6 +20,7 @@ import httpx2
 import pytest
 
 from blackbox_lb.bias.document import Bias
+from tests.docs.test_snippets import command_of, parse
 from tests.encodings import register_encoding
 from tests.support.commands import asking, blb, options
 from tests.support.deciding_upstream import TEAM, mended
@@ -273,9 +274,17 @@ def serve(words: list[str], engine: ExactServer) -> None:
 @pytest.mark.parametrize(
     "page", [page for page in PAGES if command_lines(page)], ids=lambda page: page.stem
 )
-def test_the_lines_of_a_page_run(page: Path, engine: ExactServer, gateways: dict[str, str]) -> None:
-    """One after the other, in a folder that has what the page says there is."""
+def test_the_lines_of_a_page_run(
+    page: Path, engine: ExactServer, gateways: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One after the other, in a folder that has what the page says there is; as it stands there
+    each line is read, too, but for a reward that the page leaves to its blb.toml.
+    """
     for words in command_lines(page):
+        for param in command_of(words).params:
+            if param.name == "reward":
+                monkeypatch.setattr(param, "required", False)
+        parse(words)
         if words[0] == "proxy":
             serve(words, engine)
         elif words[0] != "serve":  # needs an engine: tests/live/test_serve.py

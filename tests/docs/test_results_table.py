@@ -150,22 +150,6 @@ def test_a_number_that_was_not_measured_is_found() -> None:
     assert missing_in_gallery(bad, results) == ["81", "82 %", "8 %", "5", "2.4"]
 
 
-def test_rows_and_sections_are_read() -> None:
-    """A row without a link has no page; a section ends at the next heading of its level."""
-    readme = (
-        "# Name\n\n## Results\n\n| a | b | c | d |\n|---|---|---|---|\n"
-        "| [news](docs/gallery/labels.md) | 2 % | 79 % | level |\n"
-        "| capitals | 0.46 | 1.20 | [more](docs/results.md#capitals) |\n| x | 1 | 2 | 3 |\n\n## Next\n"
-    )
-    assert table_rows(readme) == [
-        Row("news", "2 %", "79 %", "level", "docs/gallery/labels.md"),
-        Row("capitals", "0.46", "1.20", "more", "docs/results.md", "capitals"),
-        Row("x", "1", "2", "3"),
-    ]
-    text = "# Results\n\n## Capitals, again\n\n1.20\n\n### Part\n\n3\n\n## Other\n\n4\n"
-    assert section_of(text, "capitals-again").split() == ["1.20", "###", "Part", "3"]
-
-
 PAGES = sorted((ROOT / "docs" / "gallery").glob("*.json"))
 
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shlex
 import shutil
 import subprocess
 import sys
@@ -85,18 +84,6 @@ def parse(words: Sequence[str]) -> None:
     command_of(words).make_context(words[0], list(words[1:]), parent=above)
 
 
-def command_lines() -> list[tuple[str, list[str]]]:
-    """(page, words after blb) of every ``$ blb`` line, continued lines joined."""
-    joined = [(block.page, block.code.replace("\\\n", " ")) for block in of("console")]
-    lines = [
-        (page, line)
-        for page, code in joined
-        for line in code.splitlines()
-        if re.match(r"\$ (uv run )?blb ", line)
-    ]
-    return [(page, shlex.split(line.split("blb ", 1)[1], comments=True)) for page, line in lines]
-
-
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A working directory with the files that the pages name."""
@@ -121,21 +108,6 @@ def test_every_block_names_its_language_and_few_are_excused() -> None:
 def test_python_blocks_run(block: Block, folder: Path) -> None:
     """Each, in a folder with a bias file and a run."""
     exec(compile(block.code, block.page, "exec"), {})
-
-
-@pytest.mark.parametrize(
-    ("page", "words"),
-    command_lines(),
-    ids=lambda value: value if isinstance(value, str) else value[0],
-)
-def test_command_lines_parse(page: str, words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every option exists and takes such a value. What a page leaves to its blb.toml may be
-    missing.
-    """
-    for param in command_of(words).params:
-        if param.name == "reward":
-            monkeypatch.setattr(param, "required", False)
-    parse(words)
 
 
 def test_toml_blocks_are_settings_or_prices(tmp_path: Path) -> None:

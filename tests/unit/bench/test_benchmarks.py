@@ -16,7 +16,7 @@ from click.testing import CliRunner
 
 import bench.__main__ as program
 from bench import scale, startup
-from bench.ratios import STORED, better, compared, kept
+from bench.ratios import STORED, compared, kept
 
 BLB, STARTUP, BYTES = (
     "collector/blb over bare",
@@ -114,9 +114,3 @@ def test_what_hides_a_regression_fails() -> None:
     assert failures({**other, "options": {}}) == {BLB: "other options"}
     renamed = {**other, "ratios": {"collector/blb over gone": 2.0}}
     assert failures(renamed) == {BLB: "no longer measured", "collector/blb over gone": "new"}
-
-
-def test_the_better_of_two_turns_counts() -> None:
-    """The higher rate and the shorter time."""
-    ratios = better(document(blb=0.4, startup=0.2), document(blb=0.3, startup=0.3))["ratios"]
-    assert ratios == {BLB: 0.4, STARTUP: 0.2}

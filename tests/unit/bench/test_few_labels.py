@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from bench.gallery.few_labels import by_thresholds, main, prediction_note
-from bench.gallery.over_draws import crossed, less
+from bench.gallery.few_labels import by_thresholds, main
+from bench.gallery.over_draws import crossed
 from bench.measuring import write_rows
 from tests.support.exact import ExactServer
 from tests.support.labelled import DECIDER, labelled_rows
@@ -31,18 +31,10 @@ def test_the_interval_holds_the_truth_for_new_prompts_and_new_draws() -> None:
 
 def test_a_single_draw_varies_by_its_prompts_alone() -> None:
     """Its interval is Student's, and a difference of nothing has p-value 1."""
-    values = np.array([[1.0, 0.0, 0.0, 1.0]])
-    mean, low, high, _ = crossed(values)
+    mean, low, high, _ = crossed(np.array([[1.0, 0.0, 0.0, 1.0]]))
     assert (mean, round(high - mean, 4)) == (0.5, round(3.1824 * np.sqrt(1 / 12), 4))
     assert low == pytest.approx(1 - high)
     assert crossed(np.zeros((3, 4))) == (0.0, 0.0, 0.0, 1.0)
-
-
-def test_policies_are_compared_in_the_draws_that_both_have() -> None:
-    """One row stands for every draw; of two and three draws two are compared."""
-    three = np.arange(6.0).reshape(3, 2)
-    assert less(three, np.ones((1, 2))).shape == (3, 2)
-    assert np.array_equal(less(three, three[:2] - 1), np.ones((2, 2)))
 
 
 def test_rbcorr_counts_every_label_alike() -> None:
@@ -81,13 +73,3 @@ def test_decisions_are_those_of_a_model_that_is_known(tmp_path: Path) -> None:
     assert document["tables"][0]["notes"] == [
         "Of 5 test prompts that were asked with the bias, 5 began as predicted."
     ]
-
-
-def test_a_prompt_that_began_otherwise_is_told_with_its_nats() -> None:
-    """A near tie is told from a prediction that was wrong."""
-    assert prediction_note(np.array([0.0, 0.0])).endswith("2 began as predicted.")
-    near = prediction_note(np.array([0.0, 0.114, 0.02]))
-    assert near.endswith(
-        "1 began as predicted, the others with a token that was at most 0.11 nats below it."
-    )
-    assert prediction_note(np.array([0.0, np.inf])).endswith("not all others with a listed token.")

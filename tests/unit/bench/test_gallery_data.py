@@ -37,9 +37,9 @@ def rows_of(text: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in text.removesuffix("\n").split("\n")]
 
 
-def test_reviews_questions_and_pairs() -> None:
+def test_reviews_and_articles() -> None:
     """The label and the words of a line, asked as the pages ask; a line ends at its line end alone,
-    and test rows come from a file of their own.
+    test rows come from a file of their own, and a backslash in an article is a space.
     """
     texts = {"binary.train": TEXT, "binary.test": "1 new .\n"}
     found = rows_of(drawn_from(texts, "sst2.jsonl", {"train": [3, 1], "test": [0]}))
@@ -49,54 +49,10 @@ def test_reviews_questions_and_pairs() -> None:
         ("positive", "test"),
     ]
     assert found[0]["prompt"].endswith("Answer with one word.\n\nReview: long\x85 and loud .")
-    line = "HUM:ind Who wrote it ?\nNUM:date When ?\n"
-    (asked,) = rows_of(drawn_from({"train.txt": line}, "trec.jsonl", {"train": [1]}))
-    assert asked["answer"] == "number"
-    assert asked["prompt"].endswith("Question: When ?")
-    pair = {"premise": " It rains. ", "hypothesis": "It is wet.", "label": "not_entailment"}
-    (follows,) = rows_of(drawn_from({"val.jsonl": json.dumps(pair)}, "rte.jsonl", {"test": [0]}))
-    assert follows["answer"] == "no"
-    assert follows["prompt"].startswith("It rains.\n\nDoes it follow")
-    assert follows["prompt"].endswith("\n\nIt is wet.")
-
-
-def test_news_and_functions() -> None:
-    """A backslash in an article is a space; a function becomes one of OpenAI's, with the types of
-    JSON Schema.
-    """
     table = 'Class Index,Title,Description\n4,A chip ,"fast\\and, it is said, cheap"\n'
     (article,) = rows_of(drawn_from({"test.csv": table}, "agnews.jsonl", {"train": [0]}))
     assert article["answer"] == "technology"
     assert article["prompt"].endswith("Article: A chip. fast and, it is said, cheap")
-    properties = {
-        "size": {"type": "float"},
-        "type": {"type": "any", "description": "of what"},
-        "pairs": {"type": "array", "items": {"type": "tuple", "items": {"type": "dict"}}},
-    }
-    function = {
-        "name": "area.of",
-        "description": "The area.",
-        "parameters": {"type": "dict", "properties": properties, "required": ["size"]},
-    }
-    question = [[{"role": "user", "content": "How large?"}]]
-    line = json.dumps({"id": "simple_python_7", "question": question, "function": [function]})
-    texts = {"simple_python.json": line, "irrelevance.json": line.replace("simple_python_7", "i_1")}
-    answered, other = rows_of(
-        drawn_from(texts, "calls.jsonl", {"train": ["simple_python_7"], "test": ["i_1"]})
-    )
-    assert (answered["want"], answered["split"], other["want"]) == ("call", "train", "answer")
-    assert answered["messages"] == question[0]
-    (tool,) = answered["tools"]
-    assert tool["function"]["name"] == "area_of"
-    assert tool["function"]["parameters"] == {
-        "type": "object",
-        "properties": {
-            "size": {"type": "number"},
-            "type": {"description": "of what"},
-            "pairs": {"type": "array", "items": {"type": "array", "items": {"type": "object"}}},
-        },
-        "required": ["size"],
-    }
 
 
 def test_no_row_was_drawn_twice() -> None:

@@ -16,7 +16,7 @@ from bench.biases import fixed
 from bench.commands import Place
 from bench.gallery.use import USES
 from bench.gpu import __main__ as program
-from bench.gpu import plan, servers, vllm_overhead
+from bench.gpu import plan, vllm_overhead
 from tests.support.exact import ExactModel, ExactServer
 from tests.support.letters import PAGE
 
@@ -96,21 +96,6 @@ def test_what_cannot_be_made_is_refused(tmp_path: Path, words: tuple[str, ...]) 
     asked = (str(tmp_path / "out"), "--data", str(tmp_path), *words)
     assert CliRunner().invoke(program.main, asked).exit_code == 2
     assert not (tmp_path / "out").exists()
-
-
-def test_options_of_the_user_stand_behind_those_of_the_program(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """vLLM takes the last of two."""
-    monkeypatch.setattr(sys, "executable", "/bin/echo")
-    log = tmp_path / "server.log"
-    words = ["--max-model-len", "512"]
-    server = servers.serving("m", tmp_path, 1, log, words, until=float("inf"))
-    with pytest.raises(RuntimeError, match="ended with 0"), server:
-        pass
-    printed = log.read_text()
-    assert "--max-model-len 4096" in printed
-    assert printed.endswith(" --max-model-len 512\n")
 
 
 class Engine:

@@ -6,19 +6,15 @@ from __future__ import annotations
 
 import base64
 import os
-import sqlite3
 import subprocess
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 
-from bench.reliability.job import State, found_in_files, found_in_processes, new_key, state_of
+from bench.reliability.job import State, found_in_files, found_in_processes, new_key
 from bench.reliability.kill import judged, kill
 from bench.reliability.soak import MODES, soak
-from blackbox_lb.store import RolloutStore
-from blackbox_lb.types import Completion, Prompt
 
 pytestmark = pytest.mark.skipif(
     not sys.platform.startswith("linux"), reason="reads /proc and forks"
@@ -53,29 +49,6 @@ def test_every_broken_promise_is_counted() -> None:
     assert judged(asked[:3], State(), State(frozenset({1, 2})), 1, killed=True)["lost"] == 0
     assert judged(asked[:3], State(), State(frozenset({1, 2})), 1, killed=False)["lost"] == 1
     assert judged([1, 1], State(), after, 4, killed=True)["repaid"] == 1
-
-
-def test_damage_is_seen(tmp_path: Path) -> None:
-    """A row whose blob is cut is broken, and so is a file of noise; the file itself is left as it
-    was.
-    """
-    path, prompt = tmp_path / "rollouts.db", Prompt.user("x")
-    with RolloutStore(path) as store:
-        ids = np.arange(20, dtype=np.int32)
-        table = np.zeros((20, 0), np.int32)
-        logprobs = np.zeros(20, np.float32)
-        answer = Completion("x", "stop", ids, logprobs, table, table.astype(np.float32))
-        store.add({"tokenizer": "t"}, prompt, 0, answer)
-    assert state_of(path).broken == ()
-    assert len(state_of(path).seeds) == len(state_of(path).rows) == 1
-    with sqlite3.connect(path) as db:
-        db.execute("UPDATE completions SET tokens = substr(tokens, 1, 9)")
-    db.close()
-    assert len(state_of(path).broken) == 1
-    noise = np.random.default_rng(0).bytes(9000)
-    path.write_bytes(noise)
-    assert state_of(path).broken
-    assert path.read_bytes() == noise
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ traceback, and nothing written.
 from __future__ import annotations
 
 import json
+import os
 import re
 import struct
 from collections.abc import Iterator, Mapping
@@ -103,7 +104,7 @@ DATA = (
 
 
 def bias_cases() -> Iterator[Case]:
-    """Every broken file through ``blb show``, some through every command that reads one; wrong
+    """Every broken file through ``blb show``, one through every command that reads one; wrong
     fields are those of ``tests/unit/bias/test_bias.py``.
     """
     contents = NOT_JSON | {name: json.dumps(value) for name, value in OTHER_JSON.items()}
@@ -112,11 +113,20 @@ def bias_cases() -> Iterator[Case]:
         yield Case(f"show {name}", ("show", "bias.json"), {"bias.json": content})
     for command, line in READERS.items():
         arguments = tuple(line.split())
-        for name in ("empty", "arrays", "pickle", "cut"):
-            yield Case(
-                f"{command} {name}", arguments, {"bias.json": contents[name], "data.jsonl": DATA}
-            )
+        files = {"bias.json": contents["cut"], "data.jsonl": DATA}
+        yield Case(f"{command} cut", arguments, files)
         yield Case(f"{command} missing", arguments, {"data.jsonl": DATA})
+
+
+BROKEN_TOML: dict[str, Content] = {
+    "words": "not = = toml",
+    "binary": b"\xff\xfe\0\0",
+    "pickle": NOT_JSON["pickle"],
+    "deep list": "a = " + "[" * DEEP,
+    "deep inline": "a = " + "{b = " * 2000,
+    "deep table": "[" + "a." * 5000 + "a]\n",
+    "large": "a = '" + "x" * 2**21 + "'",
+}
 
 
 # --- Task files
@@ -184,6 +194,11 @@ def task_cases() -> Iterator[Case]:
         yield Case(f"template {template}", collecting(*more), {"d.jsonl": DATA})
     for column in ("--prompt-column", "--answer-column"):
         yield Case(column, collecting("--data", "d.jsonl", column, "other"), {"d.jsonl": DATA})
+    yield Case("blank system", collecting("--data", "d.jsonl", "--system", " "), {"d.jsonl": DATA})
+    said = [{"role": "system", "content": "s"}, {"role": "user", "content": "u"}]
+    own = json.dumps({"messages": said, "answer": "a"}) + "\n"
+    more = ("--data", "d.jsonl", "--system", "Again.")
+    yield Case("a system message of its own", collecting(*more), {"d.jsonl": own + DATA})
     yield Case(
         "test data", collecting("--data", "d.jsonl", "--test-data", "none.jsonl"), {"d.jsonl": DATA}
     )
@@ -206,11 +221,8 @@ REWARDS = (
     "a b:c", "math.py:sqrt", "math:sqrt", "asyncio:sleep",
 )  # fmt: skip
 JUDGES: dict[str, Content] = {
+    **BROKEN_TOML,
     "empty": "",
-    "words": "not = = toml",
-    "binary": b"\xff\xfe\0\0",
-    "deep": "a = " + "[" * DEEP,
-    "large": "a = '" + "x" * 2**21 + "'",
     "address": JUDGE.replace("http://127.0.0.1:9/v1", "host"),
     "query": JUDGE.replace("9/v1", "9/v1?key=k"),
     "otherwise": JUDGE + "otherwise = nan\n",
@@ -244,52 +256,28 @@ def reward_cases() -> Iterator[Case]:
 # --- Profiles and settings
 
 PROFILES: dict[str, Content] = {
+    **BROKEN_TOML,
     "empty": "",
-    "words": "not = = toml",
-    "binary": b"\xff\xfe\0\0",
-    "pickle": NOT_JSON["pickle"],
-    "deep list": "a = " + "[" * DEEP,
-    "deep inline": "a = " + "{b = " * 2000,
-    "deep table": "[" + "a." * 5000 + "a]\n",
-    "large": "a = '" + "x" * 2**21 + "'",
     "itself": 'extends = "mine.toml"\n',
-    "endpoints": 'extends = "vllm"\n[endpoints.chat]\npath = 3\n',
     "concurrency": 'extends = "vllm"\n[connection]\nconcurrency = 0\n',
-    "concurrency text": 'extends = "vllm"\n[connection]\nconcurrency = "8"\n',
     "header break": 'extends = "vllm"\n[connection]\napi_key_header = "X\\r\\nY"\n',
     "key in query": 'extends = "vllm"\n[connection]\nquery = { api-key = "planted" }\n',
     "token in query": 'extends = "vllm"\n[connection]\nquery = { access_token = "planted" }\n',
     "shape in query": 'extends = "vllm"\n[connection]\nquery = { v = "sk-abcdefgh12345678" }\n',
     "key in request": 'extends = "vllm"\n[request]\napi_key = "planted"\n',
     "low nan": 'extends = "vllm"\n[bias]\nlow = nan\n',
-    "high inf": 'extends = "vllm"\n[bias]\nhigh = inf\n',
-    "format": 'extends = "vllm"\n[bias]\nformat = "list"\n',
-    "source": 'extends = "vllm"\n[tokenizer]\nsource = "god"\n',
-    "n": 'extends = "vllm"\n[sampling]\nn = 0\n',
-    "dialect": 'extends = "vllm"\n[endpoints.chat]\ndialect = "old"\n',
-    "evidence date": (
-        'extends = "vllm"\n[evidence.bias]\ngrade = "S"\ndate = "today"\nsource = "s"\n'
-    ),
-    "neutral": 'extends = "vllm"\n[neutral]\ntop_p = []\n',
 }
 SETTINGS: dict[str, Content] = {
-    "words": "not = = toml",
-    "binary": b"\xff\xfe\0\0",
-    "deep": "a = " + "[" * DEEP,
-    "deep table": "[" + "a." * 5000 + "a]\n",
-    "large": "a = '" + "x" * 2**21 + "'",
+    **BROKEN_TOML,
     "outside": "provider = 'vllm'\n",
     "table": "[fitt]\ntau = 1\n",
     "unknown key": "[show]\nall_of_it = true\n",
     "unknown shared": "[defaults]\nnothing = 1\n",
     "out shared": "[defaults]\nout = 'x'\n",
     "flag": "[show]\njson = 'yes'\n",
-    "flag number": "[show]\njson = 1\n",
     "list": "[show]\ntop = [1]\n",
-    "number": "[show]\ntop = 'many'\n",
     "range": "[show]\ntop = -1\n",
     "fraction": "[show]\ntop = 1.5\n",
-    "true": "[show]\ntop = true\n",
     "date": "[show]\ntop = 2026-01-01\n",
 }
 GOOD_BIAS: dict[str, Content] = {"bias.json": json.dumps(GOOD)}
@@ -422,16 +410,12 @@ DOCUMENTS: dict[str, Content] = {
     "evaluation.json list": "[]",
     "evaluation.json empty": "{}",
     "evaluation.json version": json.dumps(EVALUATION | {"version": 1}),
-    "evaluation.json provenance": json.dumps(EVALUATION | {"provenance": []}),
     "evaluation.json policies": json.dumps(EVALUATION | {"policies": [{}]}),
     "evaluation.json twice": json.dumps(EVALUATION)[:-1] + ', "task": "u"}',
     "result.json words": "words",
-    "result.json list": "[]",
-    "result.json pickle": NOT_JSON["pickle"],
     "result.json training": '{"training": {"rollouts": "many"}}',
     "result.json usage": '{"usage": {}}',
     "result.json nan": '{"kl_nats_per_completion": NaN}',
-    "result.json provenance": '{"provenance": 3}',
     "result.json tried": '{"validation": {"tried": [{}]}}',
     "analysis.json words": "words",
     "analysis.json empty": "{}",
@@ -446,17 +430,9 @@ STORES: dict[str, Content] = {
 def file_cases() -> Iterator[Case]:
     """Vocabularies, documents of a run folder, and stores."""
     for name, content in VOCABULARIES.items():
-        more = (
-            "export",
-            "bias.json",
-            "--format",
-            "json",
-            "--provider",
-            "openai",
-            "--tokenizer",
-            "./vocabulary",
-        )
-        yield Case(f"vocabulary {name}", more, GOOD_BIAS | {"vocabulary": content})
+        export = "export bias.json --format json --provider openai --tokenizer ./vocabulary"
+        beside = GOOD_BIAS | {"vocabulary": content}
+        yield Case(f"vocabulary {name}", tuple(export.split()), beside)
         if not name.startswith("json"):
             model = (*CAPITALS, "--provider", "local", "--model", "./m.gguf")
             if not name.startswith("gguf"):
@@ -510,14 +486,9 @@ def test_bad_input(case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     """
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("sys.dont_write_bytecode", True)
-    for name in (
-        "OPENAI_API_KEY",
-        "AZURE_OPENAI_API_KEY",
-        "AZURE_OPENAI_AD_TOKEN",
-        "AZURE_OPENAI_ENDPOINT",
-        "OPENAI_BASE_URL",
-    ):
-        monkeypatch.delenv(name, raising=False)
+    for name in os.environ:
+        if name.startswith(("OPENAI_", "AZURE_OPENAI_")):
+            monkeypatch.delenv(name)
     for name, content in case.files.items():
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -550,14 +521,10 @@ def instead(answer: Any) -> Fault:
 
 FIRST = ("choices", 0, "logprobs", "content", 0)
 ANSWERS: dict[str, Fault] = {
-    "empty": instead({}),
     "error inside": instead({"error": {"message": "no \x1b[31m"}}),
-    "no choices": put("choices", value=[]),
-    "choice text": put("choices", 0, value="x"),
     "no logprobs": put("choices", 0, "logprobs", value=None),
     "no id": put(*FIRST, "id", value=None),
     "logprob nan": put(*FIRST, "logprob", value=float("nan")),
-    "top positive": put(*FIRST, "top_logprobs", 0, "logprob", value=1.0),
     "refused": instead(400),
     "no key": instead(401),
     "no model": instead(404),

@@ -11,17 +11,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from blackbox_lb.bias.document import Bias
-from blackbox_lb.bias.limits import check_limits
 from blackbox_lb.bias.records import Entry
-from blackbox_lb.cli import main
-from blackbox_lb.providers.profile import load_profile
 from blackbox_lb.store import RolloutStore
-from blackbox_lb.types import Completion, Prompt
-from blackbox_lb.vocabulary import load_vocabulary
 from tests.support.commands import asking, blb, options, refused
 from tests.support.exact import ExactModel, ExactServer
 from tests.support.questions import questions, write_rows
@@ -94,33 +88,22 @@ def test_it_asks_for_nothing_and_tells_what_was_lost(fitted: tuple[Path, ExactSe
 
 
 def test_everything_that_fits_is_the_learned_vector(fitted: tuple[Path, ExactServer]) -> None:
-    """Without a limit nothing is lost, and the values are the learned ones to the last bit."""
+    """Without a limit nothing is lost, and the values are the learned ones to the last bit. A person
+    reads the losses, the file, and the command that judges it, which is one.
+    """
     folder, _ = fitted
-    told = compiled(folder / "learned.json", "--out", folder / "all.json")
-    assert (
-        Bias.load(folder / "all.json").logit_bias == Bias.load(folder / "learned.json").logit_bias
-    )
+    learned = folder / "learned.json"
+    told = compiled(learned, "--out", folder / "all.json")
+    assert Bias.load(folder / "all.json").logit_bias == Bias.load(learned).logit_bias
     assert (told["kept_share"], told["dropped"]) == (1, 0)
-
-
-def test_what_a_person_reads(fitted: tuple[Path, ExactServer]) -> None:
-    """The losses, the file, and the command that judges it, which is one."""
-    folder, _ = fitted
-    result = blb("compile", folder / "learned.json", "--provider", "vllm", "--entries", 4)
+    result = blb("compile", learned, "--provider", "vllm", "--entries", 4)
     said = " ".join(result.stdout.split())
     assert "entries for vllm: values from -100 to 100" in said
     assert "UNVERIFIED" in said
     words = shlex.split(result.stdout.partition("\nnext ")[2].replace("\\\n", ""))
-    assert words[:3] == ["blb", "eval", str(folder / "learned-vllm-4.json")]
-    assert words[3:] == [
-        *options(provider="vllm", model="exact", data="DATA.jsonl", reward="length", max_tokens=6),
-        "--save",
-    ]
-    context = main.make_context("blb", ["eval", "--help"], resilient_parsing=True)
-    command = main.get_command(context, "eval")
-    assert command is not None
-    known = {name for parameter in command.params for name in parameter.opts}
-    assert {word for word in words if word.startswith("--")} <= known
+    judged = options(provider="vllm", model="exact", data="DATA.jsonl", reward="length")
+    made = str(folder / "learned-vllm-4.json")
+    assert words == ["blb", "eval", made, *judged, "--max-tokens", "6", "--save"]
 
 
 def test_a_bias_that_was_compiled_before_says_so(fitted: tuple[Path, ExactServer]) -> None:
@@ -237,48 +220,15 @@ def test_tokens_that_no_list_holds_are_told(
     assert "(2 of them on no logged prefix listed, or sampled)" in said(
         (*bias.entries, *unseen), "--entries", 2
     )
+    own = tmp_path / "own.toml"
+    rules = "[bias]\nhighest_id = 899\nfractions = false\n"
+    own.write_text(f'extends = "llamacpp"\nname = "own"\n{rules}')
+    refused_ids = said((*bias.entries, *unseen), "--provider", own)
+    assert "(2 of them above the highest id that own takes" in refused_ids
+    made = Bias.load(tmp_path / "made.json").logit_bias
+    assert made
+    assert all(value == int(value) for value in made.values())
     assert "nothing is known of what it does" in said(unseen)
     empty = said(())
     assert "nothing is known of what it does" in empty
     assert "0 of 0 entries for llamacpp: values" in empty
-
-
-@pytest.mark.usefixtures("tiktoken_cache")
-def test_for_openai_without_a_session(tmp_path: Path) -> None:
-    """At most 300 whole numbers, none above the end of text, of completions that vLLM drew of a
-    model with OpenAI's tokenizer.
-    """
-    vocabulary = load_vocabulary("o200k_base")
-    ids = [*range(1_000, 1_320), 200_012]
-    rng = np.random.default_rng(0)
-    fields = {"model": "gpt-4o-mini", "tokenizer": vocabulary.fingerprint, "provider": "vllm"}
-    settings = fields | {"sampling": {"temperature": 1.0, "top_logprobs": 20}, "bias": []}
-    seen: set[int] = set()
-    with RolloutStore(tmp_path / "rollouts.db") as store:
-        for n in range(30):
-            listed = rng.choice(ids, 20, replace=False).astype(np.int32)
-            seen.update(listed.tolist())
-            logprobs = np.sort(np.log(rng.dirichlet(np.ones(20)) * 0.99 + 1e-6))[::-1].astype(
-                np.float32
-            )
-            drawn = Completion("x", "stop", listed[:1], logprobs[:1], listed[None], logprobs[None])
-            store.add(settings, Prompt.user(str(n)), 0, drawn)
-    values = rng.normal(0, 3, len(ids))
-    entries = tuple(
-        Entry(id=token, bias=value) for token, value in zip(ids, values.tolist(), strict=True)
-    )
-    Bias(reward="length", estimator="projection", entries=entries, **fields).save(
-        tmp_path / "learned.json"
-    )
-    result = blb("compile", tmp_path / "learned.json", "--provider", "openai")
-    made = Bias.load(tmp_path / "learned-openai-300.json")
-    check_limits(made.logit_bias, load_profile("openai"), 199_999)
-    assert 100 < len(made.entries) <= 300
-    assert made.compiled is not None
-    assert made.compiled.integers
-    said = " ".join(result.stdout.split())
-    assert (
-        f"{made.compiled.dropped} dropped (1 of them above the highest id that openai takes; "
-        in said
-    )
-    assert f"{321 - len(seen)} of them on no logged prefix listed, or sampled)" in said

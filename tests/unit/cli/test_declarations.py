@@ -23,19 +23,12 @@ ENOUGH = ["--task", "capitals", "--reward", "correct-and-short"]
 ARRIVALS: list[tuple[list[str], str | None, str, object]] = [
     (["--entries", "all"], None, "most_entries", None),
     (["--entries", "30"], None, "most_entries", 30),
-    (["--entries", "300"], None, "few", False),
     (["--labels", "Rome,Oslo"], None, "labels", ("Rome", "Oslo")),
     (["--estimator", "ips", "--estimator", "ips"], "sweep", "estimators", ("ips",)),
     (["--tau", "0.25", "--tau", "2"], "sweep", "tau", (0.25, 2.0)),
-    (["--l2", "20", "--l2", "7"], "sweep", "l2", (20.0, 7.0)),
-    (["--weights", "prompt"], "sweep", "weights", "prompt"),
-    (["--alpha", "0.5"], "sweep", "alpha", (0.5,)),
     (["--alpha-scale", "absolute"], "sweep", "alpha_scale", "absolute"),
-    (["--positions", "11"], "sweep", "positions", 11),
-    (["--clip", "12"], "sweep", "clip", 12.0),
     (["--unobserved", "drop"], "sweep", "unobserved", "drop"),
     (["--seed", "13"], "sweep", "seed", 13),
-    (["--objective", "pareto"], "goal", "objective", "pareto"),
     (["--positive", "Rome", "--objective", "accuracy"], "goal", "positive", "Rome"),
 ]
 """Arguments of a fit whose value is not a field's as it stands, the part of the plan that they set

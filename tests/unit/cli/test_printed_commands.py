@@ -81,26 +81,20 @@ def test_next_commands_name_the_settings_file_again(
     assert {"--config", "my settings.toml", "eval"} <= printed_words(named.stdout)
 
 
-def test_init_quotes_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A settings file elsewhere is named so that the next line finds it."""
+def test_remedies_quote_their_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A settings file elsewhere is named so that the next line finds it; the command that makes a
+    file UTF-8 reads that file, and what saves the rest of a damaged store reads that store.
+    """
     monkeypatch.chdir(tmp_path)
     chosen = options(provider="llamacpp", model="m", task="capitals", reward="contains")
     made = blb("init", "--yes", *chosen, "--out", f"{NAME}.toml")
     assert made.exit_code == 0, made.output
     command = made.stdout.partition("next: ")[2].strip()
     assert shlex.split(command) == ["blb", "--config", f"{NAME}.toml", "fit"]
-
-
-def test_the_remedy_of_an_encoding_quotes_the_file(tmp_path: Path) -> None:
-    """The command that makes a file UTF-8 reads that file."""
     data = tmp_path / f"{NAME}.csv"
     data.write_bytes("prompt,answer\nWie hei\u00dft das?,x\n".encode("utf-16"))
     said = refused("fit", *options(provider="llamacpp", data=data, reward="contains"))
     assert shlex.quote(str(data)) in said
-
-
-def test_the_remedy_of_a_damaged_store_quotes_it(tmp_path: Path) -> None:
-    """What saves the rest of a store reads that store."""
     store = tmp_path / f"{NAME}.db"
     with RolloutStore(store):
         pass

@@ -215,15 +215,16 @@ def test_a_shared_value_that_another_command_does_not_take(
 
 def test_what_the_file_gave_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The file and the options that come from it, on stderr; not those that the command line gave,
-    and nothing with --quiet.
+    and nothing with --quiet, which the file itself cannot ask for.
     """
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "blb.toml").write_text(
-        '[defaults]\nprovider = "vllm"\nreward = "length"\ntask = "nothing"\n'
-    )
+    file = tmp_path / "blb.toml"
+    file.write_text('[defaults]\nprovider = "vllm"\nreward = "length"\ntask = "nothing"\n')
     said = blb("fit", "--reward", "contains").stderr
-    assert f"{tmp_path / 'blb.toml'} gives --provider, --task\n" in said
+    assert f"{file} gives --provider, --task\n" in said
     assert "gives" not in blb("fit", "--quiet").stderr
+    file.write_text(f'[defaults]\nquiet = true\n{ADDRESS.partition("]")[2]}task = "nothing"\n')
+    assert "gives --provider, --model, --base-url" in blb("fit", "--reward", "length").stderr
 
 
 def test_a_provider_of_the_environment_does_not_get_the_file_s_address(
@@ -246,17 +247,6 @@ def test_a_file_of_somebody_else_is_not_found_but_named(
     with raises_naming(InputError, "blb.toml", "blb --config"):
         find_settings(start=tmp_path)
     assert find_settings(tmp_path / "blb.toml").tables == {"fit": {"seed": 1}}
-
-
-def test_quiet_in_the_file_hides_nothing_about_the_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A file cannot keep silent about what it sets."""
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "blb.toml").write_text(
-        '[defaults]\nquiet = true\nbase_url = "http://localhost/v1"\ntask = "nothing"\n'
-    )
-    assert "gives --base-url" in blb("fit", "--reward", "length").stderr
 
 
 @pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "cp1252"])

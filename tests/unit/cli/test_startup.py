@@ -51,12 +51,15 @@ assert shell.get_completions(['fit', '--provider'], '')
         (CLI.format(["--help"]), HEAVY),
         (CLI.format(["--version"]), HEAVY),
         (COMPLETION, ("numpy", "scipy", "openai", "rich")),
+        ("import blackbox_lb; blackbox_lb.BlbError", ("numpy", "openai", "pydantic")),
+        ("import blackbox_lb, numpy; blackbox_lb.Completion", ("openai",)),
     ],
-    ids=["import", "dir", "help", "version", "completion"],
+    ids=["import", "dir", "help", "version", "completion", "an error", "a type"],
 )
 def test_what_only_answers_loads_nothing_heavy(code: str, heavy: tuple[str, ...]) -> None:
     """Help, version and the package itself need no numbers, no network and no models of data; a key
-    press waits for no estimator, whatever the command.
+    press waits for no estimator, whatever the command, and a name of the package loads what it
+    needs alone.
     """
     script = f"import sys\n{code}\nprint([name for name in {heavy} if name in sys.modules])"
     done = subprocess.run(
@@ -95,16 +98,3 @@ def test_the_help_of_a_command_loads_nothing_that_runs_it() -> None:
     for call, (said, found) in loaded.items():
         assert ("Usage:" if call.endswith("--help") else "--no-such-option") in said
         assert found == [], call
-
-
-def test_a_name_of_the_package_loads_what_it_needs_and_no_more() -> None:
-    """An error class comes without numpy or openai; a completion needs numpy."""
-    script = (
-        "import sys, blackbox_lb\nblackbox_lb.BlbError\nprint([m for m in ('numpy', 'openai',"
-        " 'pydantic') if m in sys.modules])\nblackbox_lb.Completion\nprint('numpy' in sys.modules,"
-        " 'openai' in sys.modules)"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=True
-    )
-    assert done.stdout.splitlines() == ["[]", "True False"]

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,15 +16,9 @@ from blackbox_lb.bias.document import Bias
 from blackbox_lb.bias.records import PromptRecord
 from blackbox_lb.bias.request_bias import RequestBias
 from blackbox_lb.cli.commands import COMMANDS, GROUPS
-from blackbox_lb.errors import InputError
-from blackbox_lb.extras.rivals.table import standard_rivals
 from blackbox_lb.jobs.runs.answers import moved_tokens
-from blackbox_lb.rollouts.judging.verdict import GREEDY, SAMPLED
-from blackbox_lb.tasks import load_task, parse_reward
-from blackbox_lb.tasks.sets.labels import Labels
 from blackbox_lb.types import Completion, Prompt
 from tests.support.commands import asking, blb, options, refused
-from tests.support.errors import raises_naming
 from tests.support.exact import ExactModel, ExactServer
 from tests.support.questions import write_questions
 
@@ -180,35 +175,22 @@ def test_the_report_is_opened(
     assert ("no browser could be started" in result.stderr) is not opens
 
 
-def completion(texts: list[str], text: str) -> Completion:
-    """A completion of these tokens, numbered from 0."""
-    empty = Completion.empty("stop")
-
-    ids = np.arange(len(texts), dtype=np.int32)
-    return Completion(
-        text,
-        "stop",
-        ids,
-        np.zeros(len(texts), np.float32),
-        empty.top_ids,
-        empty.top_logprobs,
-        token_bytes={number: part.encode() for number, part in enumerate(texts)},
-    )
-
-
 def test_the_moved_tokens_are_found_in_the_text() -> None:
     """A token below the least bias is not moved; nor is any where the bytes of several tokens are
     others than the text.
     """
-    drawn = completion(["Asia", ".", " It", " is"], "Asia. It is")
-    bias = RequestBias({0: 2.0, 1: 0.001, 3: -1.0})
-    moved = moved_tokens(drawn, drawn.token_bytes, bias, Prompt.user("Where?"))
-    assert [(drawn.text[token.start : token.end], token.bias) for token in moved] == [
-        ("Asia", 2.0),
-        (" is", -1.0),
-    ]
-    foreign = completion(["A", "si", "a"], "Europe")
-    assert moved_tokens(foreign, foreign.token_bytes, bias, Prompt.user("Where?")) == ()
+    bias, asked = RequestBias({0: 2.0, 1: 0.001, 3: -1.0}), Prompt.user("Where?")
+
+    def moved(tokens: list[str], text: str) -> list[tuple[str, float]]:
+        raw = {number: token.encode() for number, token in enumerate(tokens)}
+        ids = np.arange(len(tokens), dtype=np.int32)
+        drawn = replace(Completion.empty("stop"), text=text, token_ids=ids, token_bytes=raw)
+        places = moved_tokens(drawn, raw, bias, asked)
+        return [(text[place.start : place.end], place.bias) for place in places]
+
+    words = ["Asia", ".", " It", " is"]
+    assert moved(words, "Asia. It is") == [("Asia", 2.0), (" is", -1.0)]
+    assert moved(["A", "si", "a"], "Europe") == []
 
 
 def test_runs_lists_finished_fits(folder: Path, tmp_path: Path) -> None:
@@ -248,54 +230,21 @@ def test_a_dry_run_asks_nothing(
     assert document["requests"] > 0
     assert document["most_dollars"] > 0
     assert "to judge" in document["understood"]
-
-
-def test_system_messages_go_before_each_prompt(data: Path) -> None:
-    """Once; a prompt that has one of its own is refused."""
-    task = load_task(data=data)
-    with_system = task.with_system("Be brief.")
-    for split in ("train", "validation", "test"):
-        for example in with_system.split(split):
-            assert [message.role for message in example.prompt.messages] == ["system", "user"]
-    assert with_system.data_hash != task.data_hash
-    with raises_naming(InputError, "line 1", "``system``"):
-        with_system.with_system("Again.")
-    with raises_naming(InputError, "``system``"):
-        task.with_system(" ")
-
-
-def test_the_standard_rivals_suit_the_task() -> None:
-    """Labels have four; a reward by length asks for brevity; an unknown one says what is missing."""
-    labels = Labels(("no", "yes"), (frozenset({"no"}), frozenset({"yes"})))
-    decision, notices = standard_rivals(
-        parse_reward("accuracy", max_tokens=4), labels, (GREEDY,), takes_messages=True
-    )
-    assert decision[:3] == ["labels-only", "calibrate:batch", "few-shot:4"]
-    assert (decision[3:] == ["classifier:tfidf"]) != bool(notices)
-    text, notices = standard_rivals(
-        parse_reward("length", max_tokens=4), None, (SAMPLED, GREEDY), takes_messages=True
-    )
-    assert [spec.partition(":")[0] for spec in text] == ["prompt", "temperature"]
-    assert not notices
-    greedy, notices = standard_rivals(
-        parse_reward("regex:a", max_tokens=4), None, (GREEDY,), takes_messages=True
-    )
-    assert not greedy
-    assert notices
+    task = options(provider="vllm", task="continents", reward="accuracy")
+    said = blb("fit", *task, "--dry-run")
+    assert said.exit_code == 0, said.output
+    assert "Africa" in said.stdout
 
 
 def test_rivals_and_a_bias_are_one_sorted_table(
     server: ExactServer, data: Path, folder: Path
 ) -> None:
     """One row a policy, the highest reward first, a legend for the instruction, and a conclusion
-    of at most 12 lines.
+    of at most 12 lines. Of a reward that no instruction asks for that is said.
     """
-    result = blb(
-        "eval",
-        folder / "bias.json",
-        *asking(server, data=data, reward="length", max_tokens=8, seed=1, out=folder),
-        *("--rivals", "--deploy", "temperature=1", "--test-samples", 2),
-    )
+    judged = options(max_tokens=8, seed=1, out=folder, test_samples=2)
+    command = ("eval", folder / "bias.json", *asking(server, data=data), *judged, "--rivals")
+    result = blb(*command, *options(reward="length", deploy="temperature=1"))
     assert result.exit_code == 0, result.output
     lines = result.stdout.splitlines()
     first = next(place for place, line in enumerate(lines) if line.lstrip().startswith("policy"))
@@ -313,6 +262,8 @@ def test_rivals_and_a_bias_are_one_sorted_table(
     assert conclusion[0].startswith(("HELPS", "HURTS", "NO EVIDENCE"))
     assert len(conclusion) <= 12 + 4
     assert len(lines) <= 40
+    other = blb(*command, *options(reward="regex:a", deploy="greedy"))
+    assert "give yours with --rival prompt:TEXT" in " ".join(other.stderr.split())
 
 
 def test_score_shows_the_best_and_the_worst(data: Path, folder: Path) -> None:

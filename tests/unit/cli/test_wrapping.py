@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import shlex
 from pathlib import Path
 
 import pytest
 
 from blackbox_lb.bias.document import Bias
 from blackbox_lb.bias.records import Entry
-from blackbox_lb.cli.terminal import Terminal
-from blackbox_lb.jobs.runs.conclusion import Conclusion, NextStep
-from blackbox_lb.safety.printable import suggestion_last, wrapped
 from tests.support.commands import blb
 
 WIDTHS = (60, 80)
@@ -107,45 +103,8 @@ def test_notices_are_broken_between_words(case: str, monkeypatch: pytest.MonkeyP
         assert {word for word in narrow.split() if "─" not in word} <= set(whole.split())
 
 
-@pytest.mark.parametrize("width", WIDTHS)
-def test_next_commands_are_broken_before_options(width: int) -> None:
-    """A shell reads the lines back as the command, also where an option alone is too long."""
-    template = "{ticket_text} Answer with Technical, Billing, Shipping or Account."
-    words = ["blb", "eval", "runs/tickets/bias.json", "--provider", "local", "--prompt-template"]
-    words += [template, "--rival", "labels-only", "--deploy", "greedy"]
-    conclusion = Conclusion("NO EVIDENCE", ("x",), steps=(NextStep(shlex.join(words)),))
-    lines = conclusion.lines(width)
-    begin = next(number for number, line in enumerate(lines) if line.startswith("next"))
-    command = "\n".join(lines[begin:]).removeprefix("next").replace("\\\n", " ")
-    assert shlex.split(command) == words
-    assert not [line for line in lines if len(line) > width and template not in line]
-
-
-@pytest.mark.parametrize("width", WIDTHS)
-def test_progress_notices_are_broken_between_words(
-    width: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Also beside a path that is longer than the line."""
-    monkeypatch.setenv("COLUMNS", str(width))
-    text = f"a sentence that says what {'/a-long-path' * 9} holds, and {'more words ' * 20}".strip()
-    Terminal().notice(text)
-    lines = capsys.readouterr().err
-    assert lines.split() == text.split()
-    assert not too_long(lines, width)
-
-
 def test_a_pipe_has_no_edge(monkeypatch: pytest.MonkeyPatch) -> None:
     """A message stays one line for other programs."""
     monkeypatch.delenv("COLUMNS", raising=False)
     result = blb(*ERRORS["no column"])
     assert len(result.stderr.splitlines()) == 2
-
-
-def test_continued_lines_are_indented() -> None:
-    """As the first line and two more, and below a label where there is one."""
-    assert wrapped("a b c", 3) == "a b\nc"
-    assert wrapped("  a b c d", 6) == "  a b\n    c\n    d"
-    assert wrapped("  name  one two three", 17) == "  name  one two\n        three"
-    assert wrapped("one two", None) == "one two"
-    assert suggestion_last("no x (did you mean y?); give one") == "no x; give one\nDid you mean y?"
-    assert suggestion_last("No such x. Did you mean 'y'?") == "No such x.\nDid you mean 'y'?"

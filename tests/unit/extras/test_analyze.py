@@ -12,8 +12,8 @@ import pytest
 
 from blackbox_lb.bias.document import Bias
 from blackbox_lb.extras.analysis.document import Analysis
+from blackbox_lb.extras.analysis.interpret import Texts, bands
 from blackbox_lb.store import RolloutStore
-from blackbox_lb.types import Completion, Prompt
 from tests.support.commands import asking, blb, options, refused
 from tests.support.exact import ExactModel, ExactServer
 from tests.support.questions import questions, write_rows
@@ -74,27 +74,29 @@ def test_it_reads_what_a_fit_left_and_asks_for_nothing(fitted: tuple[Path, Exact
         == sum(row.size for row in found.families)
     )
     assert found.unvisited == V - len(found.tokens)
+    for row in found.families:
+        sign = {"promoted": 1, "suppressed": -1, "unmoved": 0}[row.side]
+        members = [
+            each for each in found.tokens if each.family == row.name and np.sign(each.score) == sign
+        ]
+        assert row.mean_score == pytest.approx(np.mean([each.score for each in members]))
+        assert (row.size, row.count) == (len(members), sum(each.count for each in members))
+    promoted = [row.mean_score for row in found.families if row.side == "promoted"]
+    assert promoted == sorted(promoted, reverse=True)
     mean = sum(each.score * each.count for each in found.tokens) / found.positions
     assert found.kl_per_token == pytest.approx(mean)
     end = next(each for each in found.tokens if each.id == V - 1)
     assert (end.family, end.bytes, end.text) == ("special", "", f"<token {V - 1}>")
-    assert (
-        end.score == max(each.score for each in found.tokens) > 0
-    )  # short completions were rewarded
-
-
-def test_the_tables(fitted: tuple[Path, ExactServer]) -> None:
-    """Bands, families and both lists are printed."""
-    folder, _ = fitted
-    result = blb("analyze", folder / "bias.json", "--top", 2)
-    assert result.exit_code == 0, result.output
+    # Short completions were rewarded.
+    assert end.score == max(each.score for each in found.tokens) > 0
+    tables = blb("analyze", folder / "bias.json", "--top", 2).stdout
     for title in (
         "Tokens by score band",
         "Families of tokens, by what they look like",
         "Promoted tokens, by S times use: ",
         "Suppressed tokens, by S times use: 2 of",
     ):
-        assert title in result.stdout
+        assert title in tables
 
 
 def test_whole_lists_are_exact_and_read_alone(
@@ -157,20 +159,11 @@ def test_an_analysis_of_an_earlier_version_is_refused_by_name(
     assert "write it again with blb analyze" in refused("report", tmp_path)
 
 
-def test_the_store_tells_what_was_asked(tmp_path: Path) -> None:
-    """Key to prompt, the samples of a prompt together."""
-    settings = {"provider": "vllm"}
-    with RolloutStore(tmp_path / "s.db") as store:
-        prompts = [Prompt.user("a"), Prompt.user("b")]
-        keys = {
-            store.add(settings, prompt, n, Completion.empty("stop")): prompt
-            for n in (0, 1)
-            for prompt in prompts
-        }
-        (request,) = store.requests()
-        found = store.prompts(request)
-        assert found == keys
-        assert list(found.values()) in (
-            [prompts[0]] * 2 + [prompts[1]] * 2,
-            [prompts[1]] * 2 + [prompts[0]] * 2,
-        )
+def test_bands_are_the_papers() -> None:
+    """Lower ends are included, 0 is in none, and every other score is in exactly one; a text that
+    could move a cursor is shown without.
+    """
+    least = [1.0, 0.999, 0.1, 0.0999, 0.01, 0.0099, 0.0]
+    scores = np.array([*least, -0.001, -0.0011, -0.01, -0.1, -0.11, -1.0, -1.01])
+    assert [row.count for row in bands(scores)] == [1, 2, 2, 1, 1, 2, 1, 2, 1]
+    assert Texts({9: b"\x1b[31m"}, {}).readable(9) == "\\x1b[31m"

@@ -19,11 +19,9 @@ from click.testing import Result
 
 from blackbox_lb.errors import InputError, ServerFailed
 from blackbox_lb.extras.batches import lines, plan, run
-from blackbox_lb.extras.batches.lines import SampleRequest
 from blackbox_lb.extras.batches.provider_api import BatchApi
 from blackbox_lb.extras.batches.record import BatchRecord, Jobs
-from blackbox_lb.store import RolloutStore, prompt_hash
-from blackbox_lb.types import Prompt
+from blackbox_lb.store import RolloutStore
 from tests.encodings import register_encoding
 from tests.support.commands import blb, options, refusal
 from tests.support.errors import raises_naming
@@ -144,7 +142,7 @@ def test_a_store_by_batch_is_that_of_live_requests(
     engine: ExactServer, tmp_path: Path, provider: str
 ) -> None:
     """The lines of the file have the bodies of live requests, every one is valid, and the stores
-    are equal bit for bit.
+    are equal bit for bit; live, nothing more is asked for.
     """
     rules, settings = provider.split("-")[0], {"live": [], "batch": ["--batch"]}
     bodies: dict[str, list[str]] = {}
@@ -167,35 +165,34 @@ def test_a_store_by_batch_is_that_of_live_requests(
     )
     left = {path.suffix for path in (tmp_path / "batch" / "rollouts.batches").iterdir()}
     assert left == {".json", ""}
-
-
-def test_a_fit_takes_what_was_collected_by_batch(
-    collect: Collect, gateway: RulesGateway, tmp_path: Path
-) -> None:
-    """The command live, with the same folder, asks for nothing."""
-    done(collect())
-    before = len(gateway.calls)
-    assert "15 completions" in done(collect(batch=False))
-    assert [call.path for call in gateway.calls[before:]] == ["/v1/models"]
+    with RulesGateway(rules, engine, key=KEY) as gateway:
+        again = blb(*arguments(gateway, tmp_path / "batch", provider=provider))
+        assert "15 completions" in done(again)
+        assert not [call for call in gateway.calls if call.path.endswith("completions")]
 
 
 def test_without_waiting_each_call_looks_once(collect: Collect, tmp_path: Path) -> None:
     """It says how to go on; the run counts as finished only when all is there, and until then other
-    settings are refused.
+    settings are refused. No file beside the store holds the key.
     """
+
+    def finished() -> bool:
+        record = json.loads((tmp_path / "run" / "run.json").read_text())
+        return bool(record["runs"]["collect"]["finished"])
+
     told = json.loads(done(collect("--no-wait", "--json", "--quiet")))
     assert told["missing"] == PROMPTS * SAMPLES
     assert [job["status"] for job in told["jobs"]] == ["in_progress"]
     (again,) = told["next"]
     assert again.startswith("blb collect --provider openai")
     assert "--no-wait" not in again
-    assert not json.loads((tmp_path / "run" / "run.json").read_text())["runs"]["collect"][
-        "finished"
-    ]
+    assert not finished()
+    for path in (path for path in tmp_path.rglob("*") if path.is_file()):
+        assert KEY.encode() not in path.read_bytes(), path
     assert "max_tokens 8 -> 7" in refusal(collect("--max-tokens", 7))
     assert "finalizing, 15 of 15 requests answered" in done(collect("--no-wait"))
     assert "15 completions" in done(collect("--no-wait"))
-    assert json.loads((tmp_path / "run" / "run.json").read_text())["runs"]["collect"]["finished"]
+    assert finished()
 
 
 def test_samples_of_a_prompt_share_a_line(collect: Collect, desk: BatchDesk) -> None:
@@ -357,8 +354,8 @@ def test_a_prompt_that_the_filter_refuses_is_done_with(engine: ExactServer, tmp_
     """It is stored as filtered, as of a live request, and not asked for again."""
     with RulesGateway("azure", engine, key=KEY, filter_prompts="question 3") as gateway:
         assert gateway.batches is not None
-        words = arguments(gateway, tmp_path / "run", "--batch", provider="azure")
-        assert f"{SAMPLES} filtered" in done(blb(*words))
+        words = arguments(gateway, tmp_path / "run", "--batch", provider="azure", seed=None)
+        assert f"{SAMPLES} completions are left out: the provider's content" in done(blb(*words))
         done(blb(*words))
         assert len(gateway.batches.jobs) == 1
 
@@ -498,33 +495,26 @@ def test_the_price_is_that_of_batches(collect: Collect, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "option", [["--no-wait"], ["--cancel"], ["--batch-requests", "3"]], ids=lambda words: words[0]
+    ("rules", "words", "said"),
+    [
+        ("openai", "--no-wait", "--no-wait says something of batches"),
+        ("openai", "--cancel", "--cancel says something of batches"),
+        ("openai", "--batch-requests 3", "--batch-requests says something of batches"),
+        ("fireworks", "--batch", "fireworks takes no batches"),
+        ("fireworks", "--batch --provider local", "local takes no batches"),
+        ("azure", "--batch --endpoint completions", "azure takes batches for chat only"),
+    ],
 )
-def test_options_of_batches_need_one(collect: Collect, option: list[str]) -> None:
-    """They are refused by name where --batch is missing."""
-    assert f"{option[0]} says something of batches" in refusal(collect(*option, batch=False))
-
-
-def test_providers_and_endpoints_without_batches(engine: ExactServer, tmp_path: Path) -> None:
-    """They are refused before anything is sent, an embedded engine before it is started."""
-    with RulesGateway("fireworks", engine, key=KEY) as gateway:
-        for provider in ("fireworks", "local"):
-            words = arguments(gateway, tmp_path / "run", "--batch", provider=provider)
-            assert f"{provider} takes no batches" in refusal(blb(*words))
-        assert not gateway.calls
-    with RulesGateway("azure", engine, key=KEY) as gateway:
-        words = arguments(
-            gateway, tmp_path / "run", "--batch", "--endpoint", "completions", provider="azure"
-        )
-        assert "azure takes batches for chat only; use --endpoint chat" in refusal(blb(*words))
-
-
-def test_no_key_in_any_file(collect: Collect, desk: BatchDesk, tmp_path: Path) -> None:
-    """Neither the record nor anything else holds the key."""
-    desk.pace = 4
-    done(collect("--no-wait"))
-    for path in (path for path in tmp_path.rglob("*") if path.is_file()):
-        assert KEY.encode() not in path.read_bytes(), path
+def test_what_takes_no_batches_is_refused(
+    engine: ExactServer, tmp_path: Path, rules: str, words: str, said: str
+) -> None:
+    """Options of batches without --batch, other providers and endpoints: before anything is sent,
+    an embedded engine before it is started.
+    """
+    with RulesGateway(rules, engine, key=KEY) as gateway:
+        command = arguments(gateway, tmp_path / "run", *words.split(), provider=rules)
+        assert said in refusal(blb(*command))
+        assert not gateway.requests
 
 
 @pytest.mark.usefixtures("tiktoken_cache")
@@ -634,19 +624,6 @@ def test_without_a_server_the_tokenizer_must_be_told(offline: Callable[..., Resu
 
 
 # --- Lines
-
-
-def test_a_name_tells_what_was_asked_for() -> None:
-    """It has at most 64 characters that every provider takes, and is read back; under other
-    settings it is not ours.
-    """
-    ask = SampleRequest(prompt_hash(Prompt.user("a")), 999_999, 128)
-    name = ask.name("0123abcd")
-    assert len(name) <= 64
-    assert SampleRequest.parse(name, "0123abcd") == ask
-    assert SampleRequest.parse(name, "0123abce") is None
-    for wrong in (None, 7, "", "x", name + "x"):
-        assert SampleRequest.parse(wrong, "0123abcd") is None
 
 
 def test_files_hold_what_a_provider_takes() -> None:

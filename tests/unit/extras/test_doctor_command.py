@@ -16,19 +16,19 @@ import pytest
 from click.testing import Result
 
 from blackbox_lb.providers.profile import load_profile
-from tests.support.commands import blb, refusal
+from tests.support.commands import blb, refusal, refused
 from tests.support.exact import ExactModel, ExactServer
 from tests.support.exact.llamacpp_answers import RefusedRequest
 from tests.support.exact.server import Answer
 from tests.support.questions import questions, write_rows
 
-ROWS = questions(8, 4, 8, answer="a")
+MODEL = ExactModel(26, 16, end=True, prompts=8, sharpness=0.9)
 
 
 @pytest.fixture
 def server() -> Iterator[ExactServer]:
     """An exact model with an end token."""
-    with ExactServer(ExactModel(26, 16, end=True, prompts=8, sharpness=0.9)) as running:
+    with ExactServer(MODEL) as running:
         yield running
 
 
@@ -69,51 +69,43 @@ def test_an_honest_server(server: ExactServer, monkeypatch: pytest.MonkeyPatch) 
     assert "CONTRADICTED" not in result.stdout
 
 
-class Leaving(ExactServer):
-    """A key that is refused after 40 requests."""
+@pytest.mark.parametrize(
+    ("interrupted", "code", "said"),
+    [
+        (False, 2, "401"),
+        pytest.param(
+            *(True, 130, "Interrupted after"),
+            marks=pytest.mark.skipif(os.name == "nt", reason="no SIGINT to send"),
+        ),
+    ],
+    ids=["refused key", "Ctrl-C"],
+)
+def test_what_is_established_until_it_ends_is_printed(
+    server: ExactServer, tmp_path: Path, interrupted: bool, code: int, said: str
+) -> None:
+    """The table of the finished stages, how far it came, and nothing that is saved."""
 
-    def post(self, path: str, body: dict[str, Any]) -> Answer:
-        """Refuses, as an API does whose credit or key ends."""
-        if len(self.calls) > 40:
-            raise RefusedRequest(401, "the key has expired")
-        return super().post(path, body)
+    def end(number: int, answer: dict[str, Any]) -> Answer:
+        if len(server.calls) < 40:
+            return answer
+        if interrupted:
+            os.kill(os.getpid(), signal.SIGINT)
+            return answer
+        return 401
 
-
-def test_what_ends_it_in_the_middle_comes_after_the_table(tmp_path: Path) -> None:
-    """What was established until then is printed and not saved; the error ends the command."""
-    with Leaving(ExactModel(26, 16, end=True, prompts=8, sharpness=0.9)) as server:
-        result = doctor(server, "--save", tmp_path / "mine.toml")
-        assert result.exit_code == 2, result.output
-        assert "CONFIRMED" in result.stdout
+    server.faults = end
+    result = doctor(server, "--save", tmp_path / "mine.toml")
+    assert result.exit_code == code, result.output
+    assert "CONFIRMED" in result.stdout
+    assert said in result.stderr
+    assert "Traceback" not in result.output
+    assert not (tmp_path / "mine.toml").exists()
+    if not interrupted:
         assert "did not reach its end" in result.stderr
-        assert "401" in result.stderr
-        assert not (tmp_path / "mine.toml").exists()
         server.calls.clear()
         document = json.loads(doctor(server, "--json").stdout)
-    assert "401" in document["ended"]
-    assert document["findings"]
-
-
-@pytest.mark.skipif(os.name == "nt", reason="no SIGINT to send")
-def test_ctrl_c_prints_what_is_established(
-    server: ExactServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The table of the finished stages, one line on how far it came, and exit code 130."""
-    requests = 0
-
-    def interrupt(number: int, answer: dict[str, Any]) -> dict[str, Any]:
-        nonlocal requests
-        requests += 1
-        if requests == 40:
-            os.kill(os.getpid(), signal.SIGINT)
-        return answer
-
-    server.faults = interrupt
-    result = doctor(server)
-    assert result.exit_code == 130, result.output
-    assert "CONFIRMED" in result.stdout
-    assert re.search(r"Interrupted after \d+ of 119 requests", result.stderr)
-    assert "Traceback" not in result.output
+        assert "401" in document["ended"]
+        assert document["findings"]
 
 
 def test_json(server: ExactServer, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -124,30 +116,31 @@ def test_json(server: ExactServer, monkeypatch: pytest.MonkeyPatch) -> None:
     result = doctor(server, "--json", "--quiet")
     assert "requests," not in result.stderr.partition("\n")[2]
     document = json.loads(result.stdout)
-    assert document["contradicted"] == 0
-    assert document["saved"] is None
-    assert document["model"] == "exact"
+    told = {name: document[name] for name in ("contradicted", "saved", "model")}
+    assert told == {"contradicted": 0, "saved": None, "model": "exact"}
     assert 0 < document["requests"] < 120
     assert document["completion_tokens"] > 0
     assert {"row", "claim", "status", "evidence", "found"} == set(document["findings"][0])
 
 
-def test_a_contradiction_is_exit_code_1_and_is_saved_right(tmp_path: Path) -> None:
+def test_a_contradiction_is_exit_code_1_and_is_saved_right(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Of a server with a limit the saved profile tells it, a second self-test is clean, and a fit
-    keeps within it.
+    keeps within it. The address that was given is saved to stay: a variable of the provider that
+    the profile extends does not send the next run elsewhere.
     """
-    path, data = tmp_path / "mine.toml", tmp_path / "data.jsonl"
-    write_rows(data, ROWS)
-    fit = (
-        f"fit --provider {path} --data {data} --reward length --max-tokens 8 --quiet --out"
-        f" {tmp_path / 'run'} --entries 10 "
-    )
-    fit += "--samples-per-prompt 4 --validation-samples 2 --test-samples 2"
-    with Narrow(ExactModel(26, 16, end=True, prompts=8, sharpness=0.9)) as server:
+    path = tmp_path / "mine.toml"
+    data = write_rows(tmp_path / "data.jsonl", questions(8, 4, 8, answer="a"))
+    fit = f"fit --provider {path} --data {data} --reward length --max-tokens 8 --quiet"
+    fit += f" --out {tmp_path / 'run'} --entries 10"
+    fit += " --samples-per-prompt 4 --validation-samples 2 --test-samples 2"
+    with Narrow(MODEL) as server:
         first = doctor(server, "--save", path)
         assert first.exit_code == 1, first.output
         assert "CONTRADICTED" in first.stdout
         assert load_profile(str(path)).bias.entries == 10
+        monkeypatch.setenv("LLAMACPP_BASE_URL", "http://127.0.0.1:9/v1")
         again = blb("doctor", "--provider", path, "--concurrency", "1")
         assert again.exit_code == 0, again.output
         fitted = blb(*fit.split())
@@ -166,65 +159,51 @@ def test_what_no_profile_cures_is_not_saved(server: ExactServer, tmp_path: Path)
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize(
+    ("kind", "said"), [(ExactServer, "0 contradicted"), (Narrow, "CONTRADICTED")]
+)
 def test_a_profile_that_cannot_be_written_is_exit_code_2(
-    server: ExactServer, tmp_path: Path
+    tmp_path: Path, kind: type[ExactServer], said: str
 ) -> None:
     """The findings were paid for and are printed; also where something is contradicted."""
-    path = tmp_path / "mine.toml"
     (tmp_path / ".mine.new.toml").mkdir()
-    result = doctor(server, "--save", path)
+    with kind(MODEL) as server:
+        result = doctor(server, "--save", tmp_path / "mine.toml")
     assert result.exit_code == 2, result.output
-    assert "0 contradicted" in result.stdout
+    assert said in result.stdout
     assert "cannot write" in result.stderr
-    with Narrow(ExactModel(26, 16, end=True, prompts=8, sharpness=0.9)) as narrow:
-        result = doctor(narrow, "--save", path)
-    assert result.exit_code == 2, result.output
-    assert "CONTRADICTED" in result.stdout
 
 
-def test_an_address_that_was_given_is_saved_to_stay(
-    server: ExactServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("openai --model gpt-4o", "set the environment variable OPENAI_API_KEY"),
+        ("azure --model o3", "cannot be adapted"),
+        ("azure --model gpt-4o --endpoint responses", "no responses endpoint"),
+        ("fireworks", "name the model or deployment with --model"),
+        ("fireworks --model a/b", "--yes"),
+        ("llamacpp --base-url http://127.0.0.1:9/v1", "no answer from http://127.0.0.1:9"),
+        ("llamacpp --save mine.json", "mine.json"),
+        ("llamacpp --save none/mine.toml", "none"),
+        ("own.toml --save own.toml", "--save own.toml"),
+    ],
+)
+def test_what_is_refused_before_anything_is_asked(
+    words: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The variable of the provider it extends does not send the next run elsewhere."""
-    path = tmp_path / "mine.toml"
-    assert doctor(server, "--save", path).exit_code == 0
-    monkeypatch.setenv("LLAMACPP_BASE_URL", "http://127.0.0.1:9/v1")
-    again = blb("doctor", "--provider", path, "--concurrency", "1", "--quiet")
-    assert again.exit_code == 0, again.output
-
-
-def test_what_can_be_refused_is_refused_before_the_question(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """A missing key, a model that cannot be adapted, none named and an endpoint that does not
-    exist: nobody is asked for a yes.
+    """A missing key, a model that cannot be adapted, none named, no such endpoint, no server, and a
+    profile that could not be saved; where money would be spent and nobody is there to say yes,
+    --yes is named, and only there.
     """
+    monkeypatch.chdir(tmp_path)
+    Path("own.toml").write_text('extends = "llamacpp"\nname = "own"\n')
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
-    ask = ["doctor", "--provider", "openai", "--model"]
-    assert "set the environment variable OPENAI_API_KEY" in refusal(blb(*ask, "gpt-4o"))
-    monkeypatch.setenv("OPENAI_API_KEY", "k")
-    for arguments, word in (
-        ([*ask, "o3"], "cannot be adapted"),
-        ([*ask, "gpt-4o", "--endpoint", "responses"], "no responses endpoint"),
-        (["doctor", "--provider", "fireworks"], "name the model or deployment with --model"),
-    ):
-        said = refusal(blb(*arguments))
-        assert word in said
-        assert "--yes" not in said
-
-
-def test_nothing_answers() -> None:
-    """The address that did not answer is named."""
-    assert "no answer from http://127.0.0.1:9" in refusal(doctor("http://127.0.0.1:9/v1"))
-
-
-def test_money_is_not_spent_unasked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where a key is needed and nobody is there to say yes, nothing is sent, and the remedy is
-    named.
-    """
+    monkeypatch.setenv("AZURE_OPENAI_API_KEY", "k")
+    monkeypatch.setenv("AZURE_OPENAI_ENDPOINT", "https://mine.openai.azure.com")
     monkeypatch.setenv("FIREWORKS_API_KEY", "k")
-    said = refusal(blb("doctor", "--provider", "fireworks", "--model", "a/b"))
-    assert "--yes" in said
+    refusal_of = refused("doctor", "--provider", *words.split())
+    assert said in refusal_of
+    assert ("--yes" in refusal_of) is (said == "--yes")
 
 
 def test_a_server_without_logprobs(server: ExactServer) -> None:

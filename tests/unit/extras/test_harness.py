@@ -7,7 +7,6 @@ from __future__ import annotations
 import importlib
 import json
 import random
-import threading
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -15,47 +14,34 @@ from typing import Any
 import pytest
 
 from blackbox_lb.cli.resources import load
-from blackbox_lb.errors import DataError, InputError
+from blackbox_lb.errors import InputError
 from blackbox_lb.extras.harness import HarnessMetric, HarnessOptions, load_harness
 from blackbox_lb.extras.harness.documents import working
 from blackbox_lb.jobs.plan.shared import TaskSettings
-from blackbox_lb.tasks import Task, load_task, parse_reward
+from blackbox_lb.tasks import Task, parse_reward
 from blackbox_lb.tasks.records import hub_data
 from blackbox_lb.tasks.rewards.matching import Matcher
-from blackbox_lb.types import Completion, Example, Prompt
 from tests.support.errors import names, raises_naming
 
 pytestmark = pytest.mark.needs("lm_eval")
 
 FRUIT = ("apples", "pears", "plums", "figs", "limes", "dates", "kiwis", "mangos")
 SUBJECTS = (
-    "algebra",
-    "counting_and_probability",
-    "geometry",
-    "intermediate_algebra",
-    "number_theory",
-    "prealgebra",
-    "precalculus",
+    *("algebra", "counting_and_probability", "geometry", "intermediate_algebra"),
+    *("number_theory", "prealgebra", "precalculus"),
 )
 ANSWERS = (
     "",
-    "I do not know.",
     "The answer is {0}.",
-    "The answer is {0}",
-    "So she has {0} in all. The answer is {0}.",
+    "So she has {0} in all. The answer is {0}",
     "The answer is ${0}.00.",
     "The answer is {0}, I think. The answer is 1.",
-    "1 and then {0}",
-    "#### {0}",
     "Two steps.\n#### {0}.",
     "#### -{0}",
     "####{0}",
     "the ANSWER is {0}.",
-    "It is {0} or 7",
-    "1,000",
     "The answer is 1,{0}.",
     "The answer is minus {0}.\n\nQ: and then? A: The answer is 3.",
-    "{0}",
     "３ or {0}٣",
     "$ , . -",
 )
@@ -205,8 +191,10 @@ def test_every_score_is_the_harnesss(gsm: Path, name: str) -> None:
         counts = agreement(name, answers, HarnessOptions(gsm))
     assert set(counts) == {"strict-match", "flexible-extract"}
     for count in counts.values():
-        assert count["same answer"] == count["same score"] == count["completions"] == 60
-        assert 0 < count["correct"] < 60
+        assert (
+            count["same answer"] == count["same score"] == count["completions"] == 3 * len(ANSWERS)
+        )
+        assert 0 < count["correct"] < 3 * len(ANSWERS)
 
 
 def test_gpqa_is_divided_and_shuffled(gpqa: Path) -> None:
@@ -347,23 +335,3 @@ def test_without_the_hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Non
     with raises_naming(InputError, "``data_dir``"):
         load_harness("gsm8k")
     assert config.HF_HUB_OFFLINE is False
-
-
-def test_a_foreign_example_is_refused(shots: Task) -> None:
-    """An example of another task has no verdict here."""
-    with raises_naming(DataError, "'x'"):
-        judge_of(shots)(Example("x", Prompt.user("hello")), "4")
-
-
-def test_load_task_by_name(gsm: Path, shots: Task) -> None:
-    """``lm-eval:NAME`` is a task like any other, and its verdict works in a thread."""
-    task = load_task("lm-eval:gsm8k", harness=HarnessOptions(gsm, num_fewshot=2))
-    assert task.data_hash == shots.data_hash
-    found: list[bool | None] = []
-    reward = parse_reward("log-accuracy", max_tokens=9, correct=task.correct)
-    thread = threading.Thread(
-        target=lambda: found.append(reward.correct(task.test[0], Completion.empty("stop")))
-    )
-    thread.start()
-    thread.join()
-    assert found == [False]

@@ -7,6 +7,7 @@ from __future__ import annotations
 import html
 import json
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -22,20 +23,21 @@ from blackbox_lb.extras.report import drawing
 from blackbox_lb.extras.report.data import read_run
 from blackbox_lb.extras.report.examples import compared
 from blackbox_lb.extras.report.page import render, write_report
-from blackbox_lb.extras.report.page_table import MOST_ROWS, token
+from blackbox_lb.extras.report.page_table import MOST_ROWS
 from blackbox_lb.extras.report.page_text import tame
 from blackbox_lb.extras.report.tables import entries_table
 from blackbox_lb.extras.report.verdict_text import (
     headline,
     of_evaluation,
 )
-from blackbox_lb.jobs.evaluation.document import Answer, MovedToken
+from blackbox_lb.jobs.evaluation.document import Answer
 from blackbox_lb.types import Span
-from tests.support.commands import blb, refused
+from tests.support.commands import blb
+from tests.support.deciding import DecidingServer
 from tests.support.errors import raises_naming
+from tests.support.questions import write_rows
 from tests.support.report_runs import (
     HOSTILE,
-    Kind,
     bias_of,
     entries,
     evaluation,
@@ -43,6 +45,7 @@ from tests.support.report_runs import (
     verdicts,
     write_run,
 )
+from tests.support.tickets import QUESTION, fit, rows_of, says, says_both, write_two_questions
 
 
 def text_of(page: str) -> str:
@@ -55,39 +58,40 @@ HELPS = Verdict(
     setting="greedy", metric="accuracy", base=0.4, biased=0.5, difference=0.1, low=0.05, high=0.15, p=0.001,
     n_prompts=73, n_base=73, n_biased=73, better="higher", verdict="HELPS",
 )  # fmt: skip
-
-
-def row(**fields: Any) -> Verdict:
-    """An accuracy row that helps, with some fields changed."""
-    return HELPS.model_copy(update=fields)
+SHORTER = HELPS.model_copy(update={"metric": "tokens"})
+REWARDED = HELPS.model_copy(update={"metric": "reward"})
+WORSE = HELPS.model_copy(
+    update={"difference": -0.1, "low": -0.2, "high": -0.05, "verdict": "HURTS"}
+)
+EQUAL = HELPS.model_copy(update={"low": -0.1, "verdict": "NO EVIDENCE"})
 
 
 @pytest.mark.parametrize(
-    ("kind", "sentence"),
+    ("rows", "sentence"),
     [
         (
-            "helps",
+            verdicts("helps"),
             "Correct x T/len (temperature 1) is better than without the bias; correct x T/len"
             " (greedy) is not shown to be better than without the bias.",
         ),
-        ("nothing", "The bias changes nothing."),
-        ("hurts", "Accuracy (temperature 1, greedy) is worse than without the bias."),
+        (verdicts("nothing"), "The bias changes nothing."),
+        (verdicts("hurts"), "Accuracy (temperature 1, greedy) is worse than without the bias."),
+        ((), "Nobody has checked yet whether this bias helps."),
+        (
+            (REWARDED, WORSE),
+            "Reward (greedy) is better than without the bias; worse: accuracy.",
+        ),
+        (
+            (EQUAL, SHORTER),
+            "Accuracy (greedy) is not shown to be better than without the bias; only better:"
+            " tokens.",
+        ),
     ],
+    ids=["helps", "nothing", "hurts", "unverified", "reward hides no metric", "shorter alone"],
 )
-def test_the_verdict_is_one_sentence(kind: Kind, sentence: str) -> None:
+def test_the_verdict_is_one_sentence(rows: Sequence[Verdict], sentence: str) -> None:
     """Which setting it helps, hurts or leaves as it is reads the same way for good and bad news."""
-    assert headline(verdicts(kind)) == sentence
-    assert headline(()) == "Nobody has checked yet whether this bias helps."
-
-
-def test_a_better_reward_does_not_hide_a_worse_metric() -> None:
-    """Where the reward helps and accuracy hurts, the headline says both; where only the length
-    helps, it says only.
-    """
-    worse = [row(metric="reward"), row(difference=-0.1, low=-0.2, high=-0.05, verdict="HURTS")]
-    assert headline(worse) == "Reward (greedy) is better than without the bias; worse: accuracy."
-    shorter = [row(verdict="NO EVIDENCE", low=-0.1), row(metric="tokens", verdict="HELPS")]
-    assert headline(shorter).endswith("without the bias; only better: tokens.")
+    assert headline(rows) == sentence
 
 
 def test_one_sentence_reconciles_the_fit_and_a_later_evaluation(tmp_path: Path) -> None:
@@ -318,33 +322,16 @@ def test_places_of_the_reward_stand_in_the_text() -> None:
     assert [passage.amount for passage in second.passages] == [None]
 
 
-def test_moved_tokens_stand_in_the_text() -> None:
-    """Each is a stretch of its own with its nats, without the white space that it begins with; a
-    place of the reward may begin inside a token; differences stay marked.
-    """
-    moved = (MovedToken(start=2, end=7, bias=2.5), MovedToken(start=7, end=8, bias=-1.25))
-    _, side = compared(
-        [
-            answer("a", "In Lima."),
-            answer("b", "In Rome.", spans=(Span(4, 7, 1.0),), moved=moved),
-        ]
-    )
-    tokens = [
-        (segment.text, segment.bias) for passage in side.passages for segment in passage.segments
-    ]
-    assert tokens == [("In ", None), ("R", 2.5), ("ome", 2.5), (".", -1.25)]
-    assert [segment.shown for segment in side.passages[2].segments] == ["−1.25 nats"]
-    assert side.passages[1].segments[0].direction == "up"
-    assert side.passages[1].segments[0].differs
-    assert side.moves == "tokens moved: 1 up, 1 down"
-
-
 def test_examples_are_the_answers_of_the_fit_or_of_a_newer_evaluation(tmp_path: Path) -> None:
     """An evaluation that is older than the bias may be of another one, so the fit's own answers are
-    shown; without both nothing is, and the page says so.
+    shown, with the nats of the tokens that the bias moved; without both nothing is, and the page
+    says so.
     """
     run = write_run(tmp_path / "run", "hurts")
     assert len(read_run(run).examples) == 6
+    page = text_of(render(read_run(run)))
+    for part in ("tokens moved: 1 up, 1 down", "+2.5 nats", "−1.25 nats"):
+        assert part in page, part
     assert "6 of the 73" in read_run(run).examples_from
     (run / "evaluation.json").write_text(json.dumps(evaluation()))
     assert read_run(run).examples[0].sides[0].answer.policy == "without the bias"
@@ -364,25 +351,6 @@ def test_a_whole_vocabulary_is_cut_and_counted() -> None:
     sizes = [abs(float(cells[2].value or 0)) for cells in table.rows]
     assert sizes == sorted(sizes, reverse=True)
     assert max(sizes) == max(abs(entry.bias) for entry in entries(MOST_ROWS + 7))
-    assert token(" a b\n ").text == "␣a b⏎␣"
-
-
-@pytest.mark.parametrize(
-    ("name", "content", "said"),
-    [
-        ("result.json", "{", "not JSON"),
-        ("result.json", '{"validation": {"tried": [{}]}}', "write it again with blb fit"),
-        ("evaluation.json", "{}", "write it again with blb eval"),
-        ("analysis.json", "[]", "write it again with blb analyze"),
-    ],
-)
-def test_damaged_documents_are_named(tmp_path: Path, name: str, content: str, said: str) -> None:
-    """The command ends with 2 and one sentence: the file, what is wrong, what to do."""
-    run = write_run(tmp_path / "run", "helps")
-    (run / name).write_text(content)
-    sentence = refused("report", run)
-    assert said in sentence
-    assert name in sentence
 
 
 def test_the_command_writes_page_and_plots(tmp_path: Path) -> None:
@@ -420,3 +388,75 @@ def test_a_variable_that_keeps_matplotlib_from_being_loaded(
     monkeypatch.setattr("importlib.import_module", load)
     with raises_naming(InputError, "MPLBACKEND"):
         drawing.empty_figure()
+
+
+# --- Of a run that mends decisions
+
+
+@pytest.fixture(scope="module")
+def decided(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run with one question."""
+    folder = tmp_path_factory.mktemp("decisions")
+    (folder / "team.json").write_text(json.dumps({"team": QUESTION}))
+    data = write_rows(folder / "tickets.jsonl", rows_of(150))
+    with DecidingServer(says) as server:
+        done = fit(data, server, folder / "run")
+    assert done.exit_code == 0, done.output
+    return folder / "run"
+
+
+def test_the_page_shows_what_mending_does(decided: Path, tmp_path: Path) -> None:
+    """Both pictures with their words and numbers, what was tried, what else mends, and the rows
+    whose decision changes; and no tokens, no divergence and no strength, which only a logit bias
+    has.
+    """
+    answer = blb("report", decided, "--out", tmp_path / "page.html", "--plots", tmp_path / "plots")
+    assert answer.exit_code == 0, answer.output
+    written = {path.stem for path in (tmp_path / "plots").iterdir()}
+    assert written == {"confusion", "reliability", "coverage"}
+    page = (tmp_path / "page.html").read_text(encoding="utf-8")
+    text = text_of(page)
+    judged = read_run(decided).result
+    assert judged is not None
+    [question] = judged.decided
+    assert "Accuracy (greedy) is better than without mending" in text
+    assert "read by systemone, mended by the average of 5 ways, most of it " in text
+    assert 'aria-label="Share of right decisions against the probability' in page
+    assert 'aria-label="Share of wrong decisions against the share of answered rows' in page
+    for row in question.tried:
+        shares = f"{100 * row.weight:.1f} % {100 * row.accuracy:.1f} %"
+        assert f"{row.mending} {shares} {row.log_loss:.3f}" in text
+    assert "against temperature alone and the batch prior" in text
+    assert f"{question.changed_rows} of {question.test_rows} test rows change" in text
+    changed = question.changed[0]
+    assert changed.place in text
+    assert changed.state in text
+    for group in question.reliability:
+        assert f"{100 * group.confidence:.1f} % {100 * group.accuracy:.1f} %" in text
+
+    for phrase in ("What the bias does to words", "How strong", "nats of KL", "biased token"):
+        assert phrase not in text, phrase
+    assert "completions with 0 tokens" not in text
+
+
+def test_each_of_several_questions_has_its_part(tmp_path: Path) -> None:
+    """Names of questions that are hostile stay text, and no element has the name of another."""
+    hostile = "<b>danger</b>"
+    data = write_two_questions(tmp_path, hostile)
+    with DecidingServer(says_both) as server:
+        done = fit(data, server, tmp_path / "run")
+    assert done.exit_code == 0, done.output
+    report = write_report(tmp_path / "run", None, tmp_path / "plots")
+    page = report.page.read_text(encoding="utf-8")
+    assert hostile not in page
+    assert "accuracy of team" in text_of(page)
+    ids = re.findall(r' id="([^"]+)"', page)
+    assert len(ids) == len(set(ids))
+    assert {path.stem for path in report.plots} >= {"reliability", "reliability-2", "coverage-2"}
+
+
+def test_a_run_without_its_result_still_says_what_it_is(decided: Path, tmp_path: Path) -> None:
+    (tmp_path / "bias.json").write_bytes((decided / "bias.json").read_bytes())
+    text = text_of(render(read_run(tmp_path)))
+    assert "Report on decisions" in text
+    assert "result.json is not in the folder" in text

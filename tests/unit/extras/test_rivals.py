@@ -19,22 +19,18 @@ from click.testing import Result
 
 from blackbox_lb.errors import InputError
 from blackbox_lb.extras.rivals import classifier as classifiers
-from blackbox_lb.extras.rivals.biases import lifted
 from blackbox_lb.extras.rivals.case import Case
 from blackbox_lb.extras.rivals.first_lists import content_free
 from blackbox_lb.extras.rivals.table import NO_TRAINING, rivals
 from blackbox_lb.jobs.evaluation.document import Evaluation, PolicyResult
-from blackbox_lb.jobs.evaluation.policies import Decides, Shots
-from blackbox_lb.providers.profile import load_profile
+from blackbox_lb.jobs.evaluation.policies import Decides
 from blackbox_lb.rollouts.judging.verdict import GREEDY
 from blackbox_lb.tasks import Task, parse_reward
 from blackbox_lb.tasks.sets.labels import Labels
 from blackbox_lb.types import Example, Message, Prompt
-from tests.encodings import register_encoding
 from tests.support.commands import asking, blb, options, refusal, refused
 from tests.support.errors import raises_naming
 from tests.support.exact import ExactModel, ExactServer
-from tests.support.gateway import RulesGateway
 from tests.support.questions import write_rows
 
 KINDS = 12
@@ -130,6 +126,13 @@ def accuracy(row: PolicyResult) -> float:
     return row.decisions.accuracy
 
 
+def no_label(row: PolicyResult) -> float:
+    """The share of answers that are no label."""
+    assert row.decisions is not None
+    assert row.decisions.no_label is not None
+    return row.decisions.no_label
+
+
 def sent(server: ExactServer, since: int = 0) -> list[dict[str, Any]]:
     """The bodies of the completions that were asked for."""
     return [body for path, body in server.calls[since:] if path.endswith("completions")]
@@ -168,47 +171,33 @@ def test_thresholds_reach_what_the_bias_reaches(server: ExactServer, data: Path)
         assert words in page
 
 
-@pytest.mark.parametrize("deploy", ["greedy", "temperature=1"])
-def test_labels_only_forbids_everything_else(server: ExactServer, data: Path, deploy: str) -> None:
-    """Each answer is a label, of one token, under +100 on exactly the two labels; the base says
-    others.
-    """
-    since = len(server.calls)
-    rows = found(server, data, "labels-only", more=["--test-samples", 2], deploy=deploy)
-    only, base = rows["labels only"].decisions, rows["base"].decisions
-    assert only is not None
-    assert base is not None
-    assert (only.no_label, rows["labels only"].completion_tokens) == (0.0, 1.0)
-    assert (rows["labels only"].entries, rows["labels only"].bias) == (2, None)
-    assert base.no_label is not None
-    assert base.no_label > 0.5
-    biased = [body for body in sent(server, since) if body.get("logit_bias")]
-    assert {body["max_tokens"] for body in biased} == {1}
-    assert {json.dumps(sorted(body["logit_bias"])) for body in biased} == {
-        "[[1, 100.0], [2, 100.0]]"
-    }
-
-
 def test_calibration_repairs_a_common_margin(server: ExactServer, data: Path) -> None:
     """What the model says of no content, or on average, is divided out: the right label is found
     without a training answer, in a token a test prompt and one for each of three inputs without
-    content."""
+    content. Labels only: each answer is a label, of one token, under +100 on exactly the two
+    labels; the base says others.
+    """
     since = len(server.calls)
     rivals = ("calibrate:contextual", "calibrate:batch", "labels-only")
     rows = found(server, data, *rivals)
-    assert accuracy(rows["labels only"]) < 0.7
     assert accuracy(rows["contextual calibration"]) == 1.0
     assert accuracy(rows["batch calibration"]) > 0.95
-    asked_for = [
-        body["messages"][-1]["content"]
-        for body in sent(server, since)
-        if not body.get("logit_bias")
-    ]
+    bodies = sent(server, since)
+    asked_for = [body["messages"][-1]["content"] for body in bodies if not body.get("logit_bias")]
     free = [text for text in asked_for if prompt_of(text) == FREE]
     assert sorted(free) == ["question .", "question N/A.", "question [MASK]."]
-    assert (
-        len(asked_for) == 60 + 60 + 3
-    )  # the base, the lists of the test prompts, those without content
+    # The base, the lists of the test prompts, those without content.
+    assert len(asked_for) == 60 + 60 + 3
+    only = rows["labels only"]
+    assert accuracy(only) < 0.7
+    assert (no_label(only), only.completion_tokens, only.entries) == (0.0, 1.0, 2)
+    assert no_label(rows["base"]) > 0.5
+    biased = {
+        (body["max_tokens"], *map(tuple, sorted(body["logit_bias"])))
+        for body in bodies
+        if body.get("logit_bias")
+    }
+    assert biased == {(1, (1, 100.0), (2, 100.0))}
 
 
 def test_a_list_without_the_labels_bounds_them(server: ExactServer, data: Path) -> None:
@@ -237,12 +226,10 @@ def test_a_prompt_without_a_list_has_no_decision(data: Path) -> None:
         asked = options(deploy="greedy", rival="threshold", seed=1)
         result = small_run("eval", server, data, *asked, "--json")
     assert result.exit_code == 0, result.output
-    told = policies_of(result)["thresholds"].decisions
-    assert told is not None
-    assert told.no_label is not None
-    assert told.no_label > 0
-    assert told.accuracy == pytest.approx(1 - told.no_label)
-    missing = round(60 * told.no_label)
+    told = policies_of(result)["thresholds"]
+    assert no_label(told) > 0
+    assert accuracy(told) == pytest.approx(1 - no_label(told))
+    missing = round(60 * no_label(told))
     assert f"test: {missing} of 60 prompts came without a list" in " ".join(result.stderr.split())
 
 
@@ -352,56 +339,10 @@ def test_a_label_with_one_row_is_classified_too() -> None:
         decided({"?" * (n + 1): "bc"[n % 2] for n in range(8)})
 
 
-def test_rivals_through_the_rules_of_openai(
-    server: ExactServer, data: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Nothing that the provider refuses is sent; the label tokens get 100, a whole number;
-    thresholds read twenty alternatives.
-    """
-    monkeypatch.setenv("OPENAI_API_KEY", "a-key")
-    for other in ("OPENAI_BASE_URL", "OPENAI_ORG_ID", "OPENAI_PROJECT_ID"):
-        monkeypatch.delenv(other, raising=False)
-    register_encoding(monkeypatch, "rivals", server.texts, 13)
-    with RulesGateway("openai", server, key="a-key", largest=300) as gateway:
-        where = options(
-            provider="openai", model="gpt-4o-mini", base_url=gateway.base_url, tokenizer="rivals"
-        )
-        rows = found(server, data, "labels-only", "threshold", "few-shot:2", more=where)
-        assert gateway.invalid_requests == []
-        biased = [
-            call.body["logit_bias"]
-            for call in gateway.calls
-            if call.body and call.body.get("logit_bias")
-        ]
-    assert {json.dumps(each, sort_keys=True) for each in biased} == {'{"1": 100, "2": 100}'}
-    told = rows["thresholds"].decisions
-    assert told is not None
-    assert told.no_label is not None
-    assert accuracy(rows["thresholds"]) + told.no_label == pytest.approx(1.0), (
-        "where no list came nothing is decided"
-    )
-    assert told.no_label < 0.2
-    assert rows["labels only"].completion_tokens == 1.0
-    assert rows["2 examples"].shots == 4
-
-
-@pytest.mark.parametrize("rival", DECISIONS)
-def test_answers_that_are_no_labels_are_refused(
-    server: ExactServer, tmp_path: Path, rival: str
-) -> None:
-    """Each is named with the remedy, before anything is drawn."""
-    rows = [{**each, "answer": f"answer {number}"} for number, each in enumerate(ROWS)]
-    data = written(tmp_path / "data.jsonl", rows)
-    since = len(server.calls)
-    said = refusal(small_run("eval", server, data, "--rival", rival))
-    assert sent(server, since) == []
-    assert f"--rival {rival.partition(':')[0]} is for decisions between few labels" in said
-    assert "name them with --labels" in said
-
-
 @pytest.mark.parametrize(
     ("rival", "more", "answers", "sentence"),
     [
+        *((rival, (), None, "is for decisions between few labels") for rival in DECISIONS),
         ("few-shot:61", (), {}, "few-shot:61 is more than the 60 training rows with a label"),
         (
             *("few-shot:2", ("--endpoint", "completions"), {}),
@@ -428,11 +369,16 @@ def test_what_a_rival_refuses(
     tmp_path: Path,
     rival: str,
     more: tuple[str, ...],
-    answers: dict[str, str],
+    answers: dict[str, str] | None,
     sentence: str,
 ) -> None:
-    """A sentence and exit code 2, before anything is drawn."""
-    rows = [{**each, "answer": answers.get(each["answer"], each["answer"])} for each in ROWS]
+    """A sentence and exit code 2, before anything is drawn; also of answers that are no labels."""
+    rows: list[dict[str, Any]] = [
+        {**row, "answer": f"answer {number}"}
+        if answers is None
+        else {**row, "answer": answers.get(row["answer"], row["answer"])}
+        for number, row in enumerate(ROWS)
+    ]
     data = written(tmp_path / "data.jsonl", rows)
     since = len(server.calls)
     said = refusal(small_run("eval", server, data, "--quiet", "--rival", rival, *more))
@@ -514,61 +460,46 @@ def test_prompts_without_content(texts: list[str], expected: list[str]) -> None:
     assert content_free([]) == ()
 
 
-def test_of_longer_labels_all_tokens_are_allowed() -> None:
-    """Two labels of one and of two tokens, of which the provider takes four entries, then too few.
-    A spelling that the tokenizer does not know is left out."""
-    known = {"no": [1], " no": [2], "not sure": [3, 4], " not sure": [5, 6]}
+@pytest.mark.parametrize(
+    ("rules", "nats"), [("entries = 3", 100.0), ("high = 20.5\nfractions = false", 20.0)]
+)
+def test_of_longer_labels_all_tokens_are_allowed(
+    server: ExactServer, tmp_path: Path, rules: str, nats: float
+) -> None:
+    """Two labels of one and of two tokens, with the provider's highest bias; one that takes fewer
+    entries is refused.
+    """
+    rows = [{**row, "answer": {"c": "c e"}.get(row["answer"], "b")} for row in ROWS]
+    data = written(tmp_path / "data.jsonl", rows)
+    own = tmp_path / "own.toml"
 
-    class Session:
-        profile = load_profile("llamacpp")
-        model = "m"
-        highest_id = 6
+    def evaluated(rules: str) -> Result:
+        own.write_text(f'extends = "llamacpp"\nname = "own"\n[bias]\n{rules}\n')
+        asked = options(deploy="greedy", rival="labels-only", provider=own)
+        return small_run("eval", server, data, *asked, "--quiet")
 
-        async def encode(self, text: str) -> list[int]:
-            return known.get(text, [])
-
-        async def decode(self, ids: Sequence[int]) -> str:
-            return next((text for text, each in known.items() if each == [*ids]), "?")
-
-    session = Session()
-    trials = cast(Any, SimpleNamespace(session=session))
-    labels = Labels(("no", "not sure"), (frozenset({"no"}), frozenset({"not sure"})))
-
-    async def made() -> Any:
-        return await lifted(trials, labels)
-
-    assert asyncio.run(made()) == (dict.fromkeys((1, 2, 3, 4, 5, 6), 100.0), 2)
-    few = session.profile.bias.model_copy(update={"entries": 4, "high": 20.5, "fractions": False})
-    session.profile = session.profile.model_copy(update={"bias": few})
-    assert asyncio.run(made()) == (dict.fromkeys((1, 2, 3, 4), 20.0), 2)
-    session.profile = session.profile.model_copy(
-        update={"bias": few.model_copy(update={"entries": 2})}
-    )
-    with raises_naming(InputError, "2"):
-        asyncio.run(made())
+    since = len(server.calls)
+    assert evaluated(rules).exit_code == 0
+    biased = {
+        (body["max_tokens"], *map(tuple, sorted(body["logit_bias"])))
+        for body in sent(server, since)
+        if body.get("logit_bias")
+    }
+    assert biased == {(2, (1, nats), (2, nats), (4, nats))}
+    assert "2 labels need more than the 2 entries" in refusal(evaluated("entries = 2"))
 
 
-def test_shots_are_balanced_and_fixed() -> None:
-    """The first K of an order that the seed fixes, labels in turn: three of nine to one rows hold
-    the rare one, and two of one seed are among four of it. Another seed takes others. System
-    messages of examples stay behind."""
+def test_shots_stand_behind_system_messages_and_follow_the_seed() -> None:
+    """Three of nine to one rows hold the rare label; another seed takes others."""
     train = tuple(Example(str(n), Prompt.user(f"q{n}"), ("b" if n else "c",)) for n in range(10))
     task = Task("t", train, train, train)
     labels = Labels.named(["b", "c"], train)
 
-    def shots(k: int, seed: int = 0) -> list[str]:
-        (other,) = rivals([f"few-shot:{k}"], case_of(task, labels, seed))
-        assert isinstance(other, Shots)
-        assert other.name == f"{k} examples"
-        return [message.content for message in other.shots]
+    def sent_before(count: int, seed: int) -> list[tuple[str, str]]:
+        (other,) = rivals([f"few-shot:{count}"], case_of(task, labels, seed))
+        (draw,) = other.requests(example(0, "asked"), 1)
+        return [(message.role, message.content) for message in draw.example.prompt.messages]
 
-    assert "q0" in shots(2)
-    assert shots(2) == shots(2)
-    assert set(shots(2)) < set(shots(4))
-    assert shots(4)[1::2].count("c") == 1
-    assert any(shots(4, seed) != shots(4) for seed in (1, 2))
-    (other,) = rivals(["few-shot:1"], case_of(task, labels))
-    (draw,) = other.requests(example(0, "asked"), 1)
-    assert [message.role for message in draw.example.prompt.messages] == [
-        *("system", "user", "assistant", "user")
-    ]
+    assert [role for role, _ in sent_before(1, 0)] == ["system", "user", "assistant", "user"]
+    assert ("assistant", "c") in sent_before(3, 0)
+    assert any(sent_before(4, seed) != sent_before(4, 0) for seed in (1, 2))

@@ -18,7 +18,7 @@ from tests.support.deciding import DecidingServer
 from tests.support.exact import ExactServer
 from tests.support.labelled import DECIDER, write_which
 from tests.support.questions import write_rows
-from tests.support.tickets import QUESTION, fit, rows_of, says
+from tests.support.tickets import QUESTION, fit, rows_of, says, says_both, write_two_questions
 
 
 @pytest.fixture
@@ -93,19 +93,9 @@ def test_without_rivals_only_the_test_rows_are_read(data: Path, tmp_path: Path) 
 
 
 def test_one_of_several_questions_is_judged(tmp_path: Path) -> None:
-    rows = [
-        {"prompt": row["prompt"], "team": row["answer"], "danger": "yes" if place % 3 else "no"}
-        for place, row in enumerate(rows_of(90))
-    ]
-    data = write_rows(tmp_path / "rows.jsonl", rows)
-    questions = {"team": QUESTION, "danger": {"type": "noul", "instructions": "In danger?"}}
-    (tmp_path / "team.json").write_text(json.dumps(questions))
-
-    def both(state: Any, name: str, names: Any) -> Any:
-        return says(state, name, names) if name == "team" else [0.3, 0.1]
-
+    data = write_two_questions(tmp_path, "danger")
     run = tmp_path / "run"
-    with DecidingServer(both) as server:
+    with DecidingServer(says_both) as server:
         assert fit(data, server, run).exit_code == 0
         assert "danger" in refusal(blb(*evaluating(data, server, run)))
         assert "dangers" in refusal(blb(*evaluating(data, server, run), "--only", "dangers"))

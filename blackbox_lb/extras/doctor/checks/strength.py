@@ -7,9 +7,10 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from blackbox_lb.errors import RequestRejected
 from blackbox_lb.extras.doctor.checks.neutral import draws_of
 from blackbox_lb.extras.doctor.checks.uniformity import ScoreTest
-from blackbox_lb.extras.doctor.exam import STORY, Exam
+from blackbox_lb.extras.doctor.exam import STORY, Exam, attempt
 from blackbox_lb.extras.doctor.findings import RowFinding, agreement, measured, unchecked
 from blackbox_lb.types import NO_TOKEN, Completion
 
@@ -19,7 +20,7 @@ RARE = 0.05
 of the time, and a strength that is a little off changes most. A whole number, which every API
 takes."""
 ENTRIES = 300
-"""Tokens that are biased, the likeliest of them: every API takes so many."""
+"""Tokens that are biased, the likeliest of them, or as many as the profile says are taken."""
 REQUESTS = 12
 TOKENS = 64
 MOST_TOKENS = REQUESTS * TOKENS
@@ -31,7 +32,8 @@ SEEN = 5.5
 
 async def ask_strength(exam: Exam) -> Sequence[Completion] | None:
     """Completions under a bias; None where tokens are not shown to be drawn from their lists
-    without one, or where the lists are not of the model alone: the score would tell of that.
+    without one, or where the lists are not of the model alone: the score would tell of that. None
+    where a bias of so many entries is refused, too: the check of entries finds their limit.
     """
     before_bias = exam.profile.logprobs.meaning == "before bias"
     testable = before_bias and exam.status("logprobs.meaning") == "CONFIRMED"
@@ -40,7 +42,9 @@ async def ask_strength(exam: Exam) -> Sequence[Completion] | None:
     bias = _bias(exam)
     if not (testable and exam.works and exam.trusted and exam.rules.bias and bias):
         return None
-    return await exam.repeat(REQUESTS, STORY, max_tokens=TOKENS, bias=bias)
+    drawn = exam.repeat(REQUESTS, STORY, max_tokens=TOKENS, bias=bias)
+    answer = await attempt(drawn, RequestRejected)
+    return None if isinstance(answer, Exception) else answer
 
 
 def compare_strength(exam: Exam, completions: Sequence[Completion]) -> Iterator[RowFinding]:
@@ -80,4 +84,5 @@ def _bias(exam: Exam) -> dict[int, float]:
     order = sorted(filter(exam.may_name, mass), key=lambda token: mass[token])
     below = np.cumsum([mass[token] for token in order])
     rare = order[: int((below <= RARE * sum(mass.values())).sum())]
-    return dict.fromkeys(rare[-ENTRIES:], min(STRENGTH, exam.high))
+    most = min(ENTRIES, exam.profile.bias.entries or ENTRIES)
+    return dict.fromkeys(rare[-most:], min(STRENGTH, exam.high))
