@@ -88,7 +88,7 @@ def page(
         for evaluation in results.evaluations
         if evaluation.learned_from
     ]
-    parts += [program_table(table) for table in results.tables]
+    parts += [program_table(table) for table in _joined(results.tables)]
     ends = [f"{line}." for line in _fit_lines(results)]
     if ends:
         parts.append("## How the fits ended\n\n" + _bullets(ends))
@@ -321,6 +321,18 @@ def _by_examples(results: PageResults, curve: Evaluation) -> str:
         tokens = "" if policy.tokens is None else f"{policy.tokens:.1f}"
         rows.append([str(number_of_examples), _interval(policy), tokens, verdict])
     return f"{text}\n{markdown([curve.examples, curve.reward, 'tokens', against], rows)}\n"
+
+
+def _joined(tables: Iterable[Table]) -> list[Table]:
+    """The tables, each beside the one before it where both have the same rows."""
+    joined: list[Table] = []
+    for table in tables:
+        both = joined[-1].beside(table) if joined else None
+        if both is not None:
+            joined[-1] = both
+        else:
+            joined.append(table)
+    return joined
 
 
 def program_table(table: Table) -> str:

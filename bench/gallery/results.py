@@ -289,6 +289,21 @@ class Table(Part, frozen=True):
     notes: tuple[str, ...]
     model: str = ""
 
+    def beside(self, table: Table) -> Table | None:
+        """Both as one table; None where their titles or the names of their rows differ."""
+        names = [[row[0] for row in each.rows] for each in (self, table)]
+        if self.title != table.title or names[0] != names[1]:
+            return None
+        return Table(
+            title=self.title,
+            head=(*self.head, *table.head[1:]),
+            rows=tuple(
+                (*left, *right[1:]) for left, right in zip(self.rows, table.rows, strict=True)
+            ),
+            notes=tuple(dict.fromkeys([*self.notes, *table.notes])),
+            model=self.model,
+        )
+
 
 class Run(Part, frozen=True):
     """When and where a page was made. minutes: of its commands. requests, prompt_tokens,
@@ -379,15 +394,13 @@ def reading_table(document: Mapping[str, Any]) -> Table | None:
             cell = f"**{cell}**"
         cells.setdefault(row["mending"], {})[row["way"]] = cell
     ways = list(dict.fromkeys(row["way"] for row in question["tried"]))
-    notes = ["Right decisions / log loss in nats. **Chosen.**"]
+    named = f"{question['options'][0]} ...:"
+    notes = ["Right decisions / log loss in nats. **Chosen.** Other with the options in reverse:"]
     if question["flip_rows"]:
-        notes.append(
-            f"{question['flipped']} of {question['flip_rows']} decisions change where the options"
-            " are listed in reverse."
-        )
+        notes.append(f"{named} {question['flipped']} of {question['flip_rows']}.")
     return Table(
-        title=f"Read and mended: {', '.join(question['options'])}",
-        head=(f"{question['rows']} rows, cross-validated", *ways),
+        title="Read and mended",
+        head=(f"{question['rows']} rows, cross-validated", f"{named} {ways[0]}", *ways[1:]),
         rows=tuple(
             (mending, *(by_way.get(way, "") for way in ways)) for mending, by_way in cells.items()
         ),
