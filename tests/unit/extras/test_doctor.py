@@ -521,6 +521,12 @@ CASES = {
         model=lambda seed: model(seed, 400),
         profile=altered("bias", entries=20),
     ),
+    "5 entries, as claimed": honest(
+        {"bias.entries": "CONFIRMED", "logprobs.meaning": "CONFIRMED", "bias": "CONFIRMED"},
+        wish=refusing(more_entries_than(5), "logit_bias is too large"),
+        model=lambda seed: model(seed, 400),
+        profile=altered("bias", entries=5),
+    ),
     "10 of 399 entries": lie(
         "bias.entries",
         10,
