@@ -289,10 +289,14 @@ class Table(Part, frozen=True):
     notes: tuple[str, ...]
     model: str = ""
 
+    @property
+    def first_column(self) -> list[str]:
+        """Its head, and the names of the rows."""
+        return [self.head[0], *(row[0] for row in self.rows)]
+
     def beside(self, table: Table) -> Table | None:
-        """Both as one table; None where their titles or the names of their rows differ."""
-        names = [[row[0] for row in each.rows] for each in (self, table)]
-        if self.title != table.title or names[0] != names[1]:
+        """Both as one table; None where their titles or their first columns differ."""
+        if self.title != table.title or self.first_column != table.first_column:
             return None
         return Table(
             title=self.title,
@@ -395,8 +399,9 @@ def reading_table(document: Mapping[str, Any]) -> Table | None:
         cells.setdefault(row["mending"], {})[row["way"]] = cell
     ways = list(dict.fromkeys(row["way"] for row in question["tried"]))
     named = f"{question['options'][0]} ...:"
-    notes = ["Right decisions / log loss in nats. **Chosen.** Other with the options in reverse:"]
+    notes = ["Right decisions / log loss in nats. **Chosen.**"]
     if question["flip_rows"]:
+        notes.append("Other with the options in reverse:")
         notes.append(f"{named} {question['flipped']} of {question['flip_rows']}.")
     return Table(
         title="Read and mended",

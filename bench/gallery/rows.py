@@ -164,11 +164,12 @@ def word_problems(
     column = split_column(splits)
     totals = problems(names, things, len(column)).items()
     for (text, total), split in zip(totals, column, strict=True):
-        asked: Row = {"prompt": prompt.format(text)}
+        question = prompt.format(text)
+        sent: Row = {"prompt": question}
         if begin is not None:
-            question = {"role": "user", "content": asked["prompt"]}
-            asked = {"messages": [question, {"role": "assistant", "content": begin}]}
-        yield {**asked, "answer": str(total), "split": split}
+            user = {"role": "user", "content": question}
+            sent = {"messages": [user, {"role": "assistant", "content": begin}]}
+        yield {**sent, "answer": str(total), "split": split}
 
 
 REASONED = "{} Reason step by step, then end with 'The answer is' and the number."

@@ -229,12 +229,14 @@ class UpstreamEngine:
 
     def key(self, token: int, printed: bytes = b"") -> str:
         """As in the keys of legacy lists: ``bytes:\\xe2\\x80`` where the bytes are no UTF-8."""
-        raw, text = self.raw(token, printed), self.text(token, printed)
+        raw = self.raw(token, printed)
+        text = self.text(token, printed)
         return text if raw.decode("utf-8", "ignore").encode() == raw else f"bytes:{text}"
 
     def offsets(self, positions: Sequence[Position]) -> list[int]:
         """Where each token begins, in characters of the text of all."""
-        joined, starts = b"", []
+        joined = b""
+        starts = []
         for position in positions:
             starts.append(len(joined.decode("utf-8", "ignore")))
             joined += self.raw(position.id, position.raw)

@@ -137,7 +137,8 @@ class RulesGateway:
         return reply
 
     def _handle(self, request: Request, call: Call) -> Reply | Literal["drop"]:
-        rules, url = self._rules, urlsplit(request.path)
+        rules = self._rules
+        url = urlsplit(request.path)
         query = dict(parse_qsl(url.query))
         route = rules.route(url.path, query)
         rules.authorise(request.headers)
@@ -176,7 +177,8 @@ class RulesGateway:
         return self._complete(rules, endpoint, model, body)
 
     def _complete(self, rules: OpenAIRules, endpoint: Endpoint, model: str, body: JSON) -> JSON:
-        whole, post = rules.whole(body), rules.post(body)
+        whole = rules.whole(body)
+        post = rules.post(body)
         want = want_of(self._settings, endpoint, body, whole=whole, post=post)
         stop = body.get("stop") or []
         stops = [stop] if isinstance(stop, str) else stop

@@ -45,7 +45,8 @@ def refusal(provider: str, rule: str, *, status: int | None = None, **facts: obj
     texts = {
         name: text.format(**facts) if isinstance(text, str) else text for name, text in row.items()
     }
-    message, code = texts["message"], texts.get("code")
+    message = texts["message"]
+    code = texts.get("code")
     kind = texts.get("type", "invalid_request_error")
     status = int(row.get("status", 400)) if status is None else status
     match row.get("shape"):

@@ -160,11 +160,10 @@ class OpenAIRules:
         low, high = bounds
         if low <= value <= high:
             return
-        edge, side, bound = "above_max", "above maximum", f"<= {high:g}"
+        facts: JSON = {"edge": "above_max", "side": "above maximum", "bound": f"<= {high:g}"}
         if value < low:
-            edge, side, bound = "below_min", "below minimum", f">= {low:g}"
-        number = "integer" if isinstance(value, int) else "decimal"
-        facts: JSON = {"number": number, "edge": edge, "side": side, "bound": bound}
+            facts = {"edge": "below_min", "side": "below minimum", "bound": f">= {low:g}"}
+        facts["number"] = "integer" if isinstance(value, int) else "decimal"
         raise refusal(self.name, "range", name=name, value=value, **facts)
 
     def _check_bias(self, bias: JSON) -> None:
@@ -260,7 +259,7 @@ class OpenAIRules:
             listed = {self.engine.key(token): f32(logprob) for token, logprob in position.top(k)}
             tops.append(dict(sorted(listed.items())))
         return {
-            "tokens": [self.engine.key(each.id, each.raw) for each in completion.told],
+            "tokens": [self.engine.key(position.id, position.raw) for position in completion.told],
             "token_logprobs": [f32(position.logprob) for position in completion.told],
             "top_logprobs": tops if k else None,
         }
