@@ -43,8 +43,6 @@ from blackbox_lb.jobs.decisions.judge import MENDED, RAW
 from blackbox_lb.jobs.fitting.document import BothDecisions
 
 SIDES = (RAW, MENDED)
-MOST_DRAWN = 30
-"""Options beyond which a confusion matrix is too wide for a page."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,12 +126,10 @@ def question_parts(run: RunDocuments, figures: Mapping[str, Plot]) -> list[Quest
 
 
 def question_decisions(run: RunDocuments) -> Iterator[tuple[str, BothDecisions]]:
-    """The name of each question's confusion matrix, where there is room for one, with both sides'
-    decisions.
-    """
-    for place, question in enumerate(run.decided):
+    """The name of each question's confusion matrix, with both sides' decisions."""
+    for place in range(len(run.decided)):
         pair = _decisions(run, place)
-        if pair is not None and len(question.options) <= MOST_DRAWN:
+        if pair is not None:
             yield f"confusion{_suffix(place)}", pair
 
 

@@ -29,6 +29,8 @@ from blackbox_lb.safety.printable import printable
 FAINTEST = 0.04
 STRONGEST = 0.85
 """Opacity of a cell of a confusion matrix with none, or with all, of its row."""
+MOST_LABELS = 30
+"""Labels beyond which a confusion matrix is too wide for a page, and takes minutes to draw."""
 LONGEST_TICK = 18
 """Characters of a label beside a matrix: as many as a phone has room for."""
 
@@ -51,21 +53,30 @@ def plots(run: RunDocuments, label: str) -> dict[str, Plot]:
     return {plot.name: plot for plot in candidates if plot is not None}
 
 
-def _confusions(run: RunDocuments) -> list[Plot | None]:
-    """Those of the first setting with judged decisions, or of every question that is mended."""
+def _confusions(run: RunDocuments) -> list[Plot]:
+    """Those of the first setting with judged decisions, or of every question that is mended; of no
+    decision between more than ``MOST_LABELS``.
+    """
     if run.result is None or not run.result.decisions:
         return []
-    if not run.decided:
+    if run.decided:
+        note = "Test rows: a row for each right option, a column for each that was decided for."
+        place = "on the test rows"
+        sides = MENDED_SIDES
+        decisions = list(question_decisions(run))
+    else:
         setting, pair = next(iter(run.result.decisions.items()))
         note = (
             f"Completions of the test prompts at {setting}: a row for each right label, a column"
             " for each that was said."
         )
-        return [_confusion("confusion", f"at {setting}", note, pair, BIASED_SIDES)]
-    note = "Test rows: a row for each right option, a column for each that was decided for."
+        place = f"at {setting}"
+        sides = BIASED_SIDES
+        decisions = [("confusion", pair)]
     return [
-        _confusion(name, "on the test rows", note, pair, MENDED_SIDES)
-        for name, pair in question_decisions(run)
+        _confusion(name, place, note, pair, sides)
+        for name, pair in decisions
+        if len(pair.base.labels) <= MOST_LABELS
     ]
 
 
