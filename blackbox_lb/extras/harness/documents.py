@@ -235,10 +235,9 @@ def translated(name: str, data_dir: Path | None, online: bool = True) -> Iterato
         raise
     except Exception as error:
         reason = f"{type(error).__name__}: {first_line(error)}"
-        if isinstance(error, ModuleNotFoundError):
+        if isinstance(error, ImportError) or isinstance(error.__context__, ImportError):
             raise InputError(
-                f"lm-eval task {name} needs the Python package {error.name}, which is not"
-                f" installed: pip install {error.name}"
+                f"lm-eval task {name} needs a Python package that is not installed: {reason}"
             ) from error
         if data_dir is not None:
             if isinstance(error, KeyError):

@@ -23,6 +23,7 @@ from blackbox_lb.extras.report.page_table import (
     count,
     number,
     numbers_table,
+    per_cent,
     table,
     word,
 )
@@ -163,8 +164,8 @@ def _tried(question: DecidedQuestion, suffix: str) -> PageTable:
         [
             Cell(candidate.way),
             Cell(candidate.mending),
-            number(candidate.weight, _share(candidate.weight)),
-            number(candidate.accuracy, _share(candidate.accuracy)),
+            number(candidate.weight, per_cent(candidate.weight)),
+            number(candidate.accuracy, per_cent(candidate.accuracy)),
             number(candidate.log_loss, f"{candidate.log_loss:.3f}"),
             word("chosen") if candidate.is_chosen else Cell(""),
         ]
@@ -214,11 +215,11 @@ def _reliability(question: DecidedQuestion, suffix: str) -> Plot:
     axis.set_ylim(-4, 104)
     add_legend(axis)
     rows: list[list[str | float]] = [
-        [name, _share(group.confidence), _share(group.accuracy), group.rows]
+        [name, per_cent(group.confidence), per_cent(group.accuracy), group.rows]
         for name, bins, _ in sides
         for group in bins
     ]
-    gaps = [f"{name} {_share(_gap(bins))}" for name, bins, _ in sides]
+    gaps = [f"{name} {per_cent(_gap(bins))}" for name, bins, _ in sides]
     return Plot(
         f"reliability{suffix}",
         "Reliability",
@@ -271,7 +272,7 @@ def _coverage(question: DecidedQuestion, suffix: str) -> Plot:
     axis.set_ylim(bottom=0)
     add_legend(axis)
     rows: list[list[str | float]] = [
-        [name, _share(point.coverage), _share(point.error)]
+        [name, per_cent(point.coverage), per_cent(point.error)]
         for name, points, _ in sides
         for point in points
     ]
@@ -296,13 +297,9 @@ def _half(points: Sequence[CoveragePoint]) -> str:
     """The errors of the surer half and of all."""
     nearest = min(points, key=lambda point: abs(point.coverage - 0.5))
     return (
-        f"{_share(nearest.error)} wrong among the surest {_share(nearest.coverage)},"
-        f" {_share(points[-1].error)} among all"
+        f"{per_cent(nearest.error)} wrong among the surest {per_cent(nearest.coverage)},"
+        f" {per_cent(points[-1].error)} among all"
     )
-
-
-def _share(value: float) -> str:
-    return f"{100 * value:.1f} %"
 
 
 def decided_counts(run: RunDocuments) -> Iterator[tuple[str, str]]:
@@ -313,13 +310,13 @@ def decided_counts(run: RunDocuments) -> Iterator[tuple[str, str]]:
         yield f"refused{suffix}", f"{question.refused:,} rows without a decision"
         yield (
             f"below what is shown{suffix}",
-            f"{_share(question.floored)} of the probabilities stand at a bound;"
+            f"{per_cent(question.floored)} of the probabilities stand at a bound;"
             f" {question.changed_by_floors:,} decisions of rows that teach rest on them",
         )
         if question.label_mass is not None:
             yield (
                 f"share of the options{suffix}",
-                f"{_share(question.label_mass)} of the next-token distribution on average",
+                f"{per_cent(question.label_mass)} of the next-token distribution on average",
             )
 
 

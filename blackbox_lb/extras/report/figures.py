@@ -18,7 +18,7 @@ from blackbox_lb.extras.report.drawing import (
     figure_with_axis,
     name_axes,
 )
-from blackbox_lb.extras.report.page_table import numbers_table, operating_table
+from blackbox_lb.extras.report.page_table import numbers_table, operating_table, per_cent
 from blackbox_lb.extras.report.page_text import drawn
 from blackbox_lb.extras.report.rivals import rivals_plot
 from blackbox_lb.extras.report.tables import BIASED_SIDES, tried_table
@@ -89,9 +89,9 @@ def _confusion(
     if sides == BIASED_SIDES:  # a completion may name no label
         answers = [*names, "no label"]
     alternative = (
-        f"Confusion matrices {place}: {_share(pair.base.accuracy)} right and"
-        f" {_share(pair.base.no_label)} without a label before, {_share(pair.biased.accuracy)} and"
-        f" {_share(pair.biased.no_label)} after."
+        f"Confusion matrices {place}: {per_cent(pair.base.accuracy)} right and"
+        f" {per_cent(pair.base.no_label)} without a label before,"
+        f" {per_cent(pair.biased.accuracy)} and {per_cent(pair.biased.no_label)} after."
     )
     rows: list[list[str | float]] = [
         [side, right, label, number]
@@ -123,7 +123,7 @@ def _matrices(
     for axis, decisions, title in zip(axes, (pair.base, pair.biased), sides, strict=True):
         _matrix(axis, decisions.confusion, _ticks(answers), _ticks(names))
         axis.set_title(
-            f"{title}: {_share(decisions.accuracy)} right", fontsize=TEXT, color=COLOURS["ink"]
+            f"{title}: {per_cent(decisions.accuracy)} right", fontsize=TEXT, color=COLOURS["ink"]
         )
     return figure
 
@@ -207,12 +207,6 @@ def _ticks(labels: Sequence[str]) -> list[str]:
     """The beginnings of the labels beside a matrix: the table of the numbers has the whole."""
     texts = [drawn(label) for label in labels]
     return [text if len(text) <= LONGEST_TICK else f"{text[: LONGEST_TICK - 1]}…" for text in texts]
-
-
-def _share(value: float | None) -> str:
-    if value is None:
-        return "unknown"
-    return f"{100 * value:.1f} %"
 
 
 def _taus(axis: Any, rows: Sequence[tuple[TriedCandidate, float, float]]) -> None:

@@ -17,7 +17,7 @@ import pytest
 from blackbox_lb.cli.resources import load
 from blackbox_lb.errors import InputError
 from blackbox_lb.extras.harness import HarnessMetric, HarnessOptions, load_harness
-from blackbox_lb.extras.harness.documents import working
+from blackbox_lb.extras.harness.documents import translated, working
 from blackbox_lb.jobs.plan.shared import TaskSettings
 from blackbox_lb.tasks import Task, parse_reward
 from blackbox_lb.tasks.records import hub_data
@@ -342,6 +342,21 @@ def test_files_that_do_not_suit(gsm: Path, tmp_path: Path) -> None:
     }
     with raises_naming(InputError, "exact_match", task.test[0].id, "'answer'"):
         judge(task.test[0], "#### 3")
+
+
+def test_a_package_that_a_task_needs() -> None:
+    """It is named, and files of one's own are not asked for in its place."""
+    for error in (
+        ModuleNotFoundError("No module named 'langdetect'"),
+        AssertionError("langdetect"),
+    ):
+        error.__context__ = ImportError()
+        with (
+            raises_naming(InputError, "ifeval", "langdetect") as refused,
+            translated("ifeval", None),
+        ):
+            raise error
+        assert "data_dir" not in str(refused.value)
 
 
 def test_without_the_hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
