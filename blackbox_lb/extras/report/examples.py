@@ -78,8 +78,8 @@ class Side:
     """One completion.
 
     stop_changed: whether it ended for another reason than the first side did. different: start and
-    end of the stretches that the other side does not have; None where the texts are too long to
-    tell.
+    end of the stretches that the other side does not have; None where too many of their words are
+    equal to tell.
     """
 
     answer: Answer
