@@ -28,8 +28,7 @@ from bench.measuring import OUT, REPEATS, alternately, apart, markdown, ratio, w
 from blackbox_lb import Rollouts
 
 # The estimators alone are measured, without the collection before them.
-from blackbox_lb.estimate.counting.statistics import BLOCK_POSITIONS, Statistics, TokenIPS
-from blackbox_lb.estimate.inputs.recipe import Recipe
+from blackbox_lb.estimate.counting.statistics import BLOCK_POSITIONS, Recipe, Statistics, TokenIPS
 from blackbox_lb.estimate.inputs.rollouts import weighting
 from blackbox_lb.estimate.next_token.next_token import NextToken
 from blackbox_lb.estimate.sparse.sparsify import sparsify

@@ -105,17 +105,17 @@ class _Biased:
             **options: Any,
         ) -> None:
             super().__init__(**options)
-            rules = {
-                "models": bias_models,
-                "others": bias_others,
-                "on_conflict": bias_on_conflict,
-                "as_pairs": bias_as_pairs,
-            }
-            rules["provider"] = bias_provider
+            if not isinstance(bias, RequestPolicy):
+                bias = RequestPolicy.of(
+                    bias,
+                    models=bias_models,
+                    others=bias_others,
+                    on_conflict=bias_on_conflict,
+                    as_pairs=bias_as_pairs,
+                    provider=bias_provider,
+                )
             # A copy keeps the policy of its original, and mostly its HTTP client.
-            self._policy = (
-                bias if isinstance(bias, RequestPolicy) else RequestPolicy.of(bias, **rules)
-            )
+            self._policy = bias
             self._client = with_policies(self._client, [self._policy])
 
         def copy(self, *, _extra_kwargs: Mapping[str, Any] = {}, **options: Any) -> Any:

@@ -71,9 +71,10 @@ def preset_cuts(confidences: Vector) -> Vector:
 
 
 def certified(
-    confidences: Vector, is_right: Bools, cuts: Vector, error: float, risk: float = RISK
+    confidences: Vector, is_right: Bools, cuts: Vector, error: float
 ) -> Certified | NotCertifiable:
-    """The lowest of the preset cuts with at most ``error`` wrong among the answered rows.
+    """The lowest of the preset cuts with at most ``error`` wrong among the answered rows; a promise
+    that does not hold has a chance of at most ``RISK``.
 
     Args:
         confidences: (n,) mended probabilities of the likeliest options, by what was learned
@@ -81,14 +82,12 @@ def certified(
         is_right: (n,) whether those options are right.
         cuts: (k,) the highest first; see ``preset_cuts``.
         error: largest share of wrong ones, between 0 and 1.
-        risk: chance of a promise that does not hold.
 
     Raises:
         InputError: a share outside (0, 1), or lengths that differ.
     """
-    for name, share in (("error", error), ("risk", risk)):
-        if not 0 < share < 1:
-            raise InputError(f"``{name}={share:g}`` is no share between 0 and 1; give one as .05")
+    if not 0 < error < 1:
+        raise InputError(f"``error={error:g}`` is no share between 0 and 1; give one as .05")
     if confidences.shape != is_right.shape:
         raise InputError(
             f"``confidences`` of shape {confidences.shape} and ``is_right`` of shape"
@@ -99,23 +98,21 @@ def certified(
         is_answered = confidences >= cut
         answered = int(is_answered.sum())
         right = int(is_right[is_answered].sum())
-        if binomial_tail(right, answered, 1 - error) > risk:
+        if binomial_tail(right, answered, 1 - error) > RISK:
             break
         result = Certified(
             cut=cut,
             coverage=answered / len(confidences),
-            error_bound=upper_bound(answered - right, answered, risk),
+            error_bound=upper_bound(answered - right, answered),
             answered=answered,
             wrong=answered - right,
         )
     if result is not None:
         return result
-    return NotCertifiable(len(confidences), _needed(confidences, is_right, cuts, error, risk))
+    return NotCertifiable(len(confidences), _needed(confidences, is_right, cuts, error))
 
 
-def _needed(
-    confidences: Vector, is_right: Bools, cuts: Vector, error: float, risk: float
-) -> int | None:
+def _needed(confidences: Vector, is_right: Bools, cuts: Vector, error: float) -> int | None:
     """The fewest rows that would show the promise at the first cut. Its share of errors is the
     smallest of all cuts, each with half an error and one row more: rows of more confidence are
     wrong no more often.
@@ -132,7 +129,7 @@ def _needed(
 
     def is_shown(answered: int) -> bool:
         wrong = round(expected * answered)
-        return binomial_tail(answered - wrong, answered, 1 - error) <= risk
+        return binomial_tail(answered - wrong, answered, 1 - error) <= RISK
 
     answered = _least(is_shown, round(MOST_ROWS * coverage))
     if answered is None:

@@ -379,9 +379,10 @@ def intervention_scores(
 
 def _errors(place: Ids, owner: Ids, residuals: Vector, counts: Ids) -> Vector:
     """(s,) from the residuals (m,) of the tokens ``place`` (m,)."""
-    cells, cell = np.unique(np.stack([place, owner]), axis=1, return_inverse=True)
-    of = cells[0]
-    squares = np.bincount(of, weights=np.bincount(cell.reshape(-1), weights=residuals) ** 2)
+    completions = int(owner.max(initial=0)) + 1
+    cells, cell = np.unique(place * completions + owner, return_inverse=True)
+    of = cells // completions
+    squares = np.bincount(of, weights=np.bincount(cell, weights=residuals) ** 2)
     groups = np.bincount(of).astype(np.float64)
     scale = np.divide(groups, groups - 1, out=np.full(len(groups), np.nan), where=groups > 1)
     return np.asarray(np.sqrt(scale * squares) / counts, dtype=np.float64)

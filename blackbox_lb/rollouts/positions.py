@@ -14,9 +14,8 @@ import numpy as np
 
 from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.counting.distributed import Shards
-from blackbox_lb.estimate.counting.statistics import BLOCK_POSITIONS, Statistics
+from blackbox_lb.estimate.counting.statistics import BLOCK_POSITIONS, Recipe, Statistics
 from blackbox_lb.estimate.inputs.checks import Ids
-from blackbox_lb.estimate.inputs.recipe import Recipe
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
 from blackbox_lb.estimate.next_token.next_token import NextToken
 from blackbox_lb.rollouts.columns import LISTED

@@ -199,25 +199,19 @@ def test_touched_is_the_probability_of_the_biased_tokens() -> None:
 
 
 def test_a_threshold_never_fails_open() -> None:
-    """Between good and bad is INCONCLUSIVE, an interval must agree as a whole, and inf and NaN
-    never PASS.
-    """
+    """Between good and bad is INCONCLUSIVE, and inf and NaN never PASS."""
     for rising, values in ((True, (0.9, 0.6, 0.1)), (False, (-0.9, -0.6, -0.1))):
         sign = 1 if rising else -1
-        limit = Threshold(sign * 0.8, sign * 0.5, "by eye", rising)
+        limit = Threshold(sign * 0.8, sign * 0.5, rising)
         assert [limit.judge(value) for value in values] == ["PASS", "INCONCLUSIVE", "FAIL"]
-        assert limit.judge(values[0], *sorted((values[0], values[1]))) == "INCONCLUSIVE"
-        assert limit.judge(values[0], -np.inf, np.inf) == "INCONCLUSIVE"
         assert {limit.judge(bad) for bad in (np.inf, -np.inf, np.nan)} == {"FAIL"}
-        assert limit.judge(values[0], np.nan, 1.0) == "FAIL"
         assert limit.judge(None) == "NOT CHECKED"
 
 
-def test_every_threshold_gives_its_reason() -> None:
-    """All are finite, ordered as they claim, and justified in a sentence."""
+def test_every_threshold_is_ordered_as_it_claims() -> None:
+    """All are finite, and good is on the better side of bad."""
     limits = [value for value in vars(thresholds).values() if isinstance(value, Threshold)]
     assert len(limits) >= 6
     for limit in limits:
         assert np.isfinite([limit.good, limit.bad]).all()
         assert limit.good >= limit.bad if limit.rising else limit.good <= limit.bad
-        assert len(limit.because) > 60

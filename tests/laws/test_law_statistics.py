@@ -15,12 +15,11 @@ from hypothesis import strategies as st
 
 from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.counting.statistics import (
-    REMEMBERED,
     Cells,
+    Recipe,
     Statistics,
     TokenIPS,
 )
-from blackbox_lb.estimate.inputs.recipe import Recipe
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
 from blackbox_lb.estimate.inputs.sweep import Sweep, Unobserved
 from tests.support.errors import raises_naming
@@ -169,31 +168,6 @@ def test_blocks_and_threads_cannot_be_told(
     assert np.array_equal(gathered.inverse, alone.inverse)
 
 
-def test_a_rollout_in_two_parts_is_refused() -> None:
-    """Nothing is counted twice: the message names a key that both have."""
-    some: list[Row] = [(f"{i:05d}", 0.0, [(1, -0.5)]) for i in range(REMEMBERED + 50)]
-    with raises_naming(InputError, "00000"):
-        of(some) + of(some[:1])
-    first, second = of(some[::2]), of(some[1::2])
-    assert close(first + second, of(some))
-    with raises_naming(InputError, "00001"):
-        (first + second) + of(some[1:4])
-
-
-def test_parts_of_two_recipes_are_refused() -> None:
-    """The message names what differs, above all the highest reward, which a part cannot know by
-    itself.
-    """
-    some: list[Row] = [("a", 0.5, [(1, -0.5)])]
-    other: list[Row] = [("b", 0.7, [(1, -0.5)])]
-    with raises_naming(InputError, "highest"):
-        of(some, highest=None) + of(other, highest=None)
-    with raises_naming(InputError, "positions, clip"):
-        of(some) + of(other, positions=1, clip=4.0)
-    with raises_naming(InputError, "0.7", "b", "0.5"):
-        of(other, highest=0.5)
-
-
 @given(rows, draws, rules, st.floats(1, 1e6))
 def test_clipping_only_lowers(
     some: list[Row], positions: int | None, rule: Unobserved, clip: float
@@ -322,15 +296,6 @@ def test_a_mark_is_no_bound(rule: Unobserved) -> None:
         of([("bad", 0.0, [(1, -0.5, False), (2, -9999.0, True)])], rule=rule)
 
 
-def test_shards_under_two_rules_are_refused() -> None:
-    """Bounded positions taken in one part and dropped in another do not make one estimate; the
-    message names the rule.
-    """
-    row: Row = ("a", 0.0, [(1, -0.5, False), (2, -3.0, True)])
-    with raises_naming(InputError, "unobserved"):
-        of([row], rule="bound") + of([("b", *row[1:])], rule="drop")
-
-
 def test_rounding_above_zero_is_clamped() -> None:
     """A logprob of 1e-4 is rounding and counts as probability 1."""
     assert cells_of([("a", 0.0, [(1, 1e-4)])]).inverse.tolist() == [1.0]
@@ -367,10 +332,6 @@ def test_bad_arguments_are_named() -> None:
         Sweep(positions=0)
     with raises_naming(InputError, "tau", "0"):
         Sweep(tau=(1.0, 0.0))
-    with raises_naming(InputError, "tau", "0.7", "1.3", "2"):
-        zhat_of(TokenIPS(of([("a", 0.0, [(5, -0.5)])])), 2.0)
-    with raises_naming(InputError, "highest", "nan"):
-        of([], highest=np.nan)
     for clip in (0.99, -1.0, np.nan, np.inf):
         with raises_naming(InputError, "clip", clip):
             Sweep(clip=clip)

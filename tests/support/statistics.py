@@ -13,9 +13,8 @@ from typing import TypeVar
 import numpy as np
 from scipy import stats
 
-from blackbox_lb.estimate.counting.statistics import BLOCK_POSITIONS, Statistics, TokenIPS
+from blackbox_lb.estimate.counting.statistics import BLOCK_POSITIONS, Recipe, Statistics, TokenIPS
 from blackbox_lb.estimate.inputs.checks import Vector
-from blackbox_lb.estimate.inputs.recipe import Recipe
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
 from blackbox_lb.estimate.inputs.sweep import Unobserved
 

@@ -12,9 +12,8 @@ from typing import Any, Protocol, TypeAlias
 import numpy as np
 
 from blackbox_lb.estimate.choice.table import ROWS
-from blackbox_lb.estimate.counting.statistics import Statistics, TokenIPS
+from blackbox_lb.estimate.counting.statistics import Recipe, Statistics, TokenIPS
 from blackbox_lb.estimate.inputs.checks import Ids, Vector
-from blackbox_lb.estimate.inputs.recipe import Recipe
 from blackbox_lb.estimate.inputs.rollouts import PositionWeights, Rollouts, Weighting, weighting
 from blackbox_lb.estimate.inputs.sweep import CREDIT_L2, TERMINAL_L2, Sweep
 from blackbox_lb.estimate.next_token.next_token import LoggedPositions, NextToken
@@ -147,12 +146,10 @@ class Estimator(Protocol):
         """
 
 
-@dataclass(frozen=True, slots=True)
-class Smoothed:
+class _IPS:
     """Inverse propensities smoothed by each alpha."""
 
-    facts: EstimatorFacts
-    of: Callable[[Statistics], TokenIPS]
+    facts = EstimatorFacts(("alpha",), reads_propensities=True)
 
     def learn(self, data: Logged, sweep: Sweep, priors: Sequence[Prior] = ()) -> Iterator[Proposal]:
         """At each tau and alpha; priors are not read."""
@@ -162,7 +159,7 @@ class Smoothed:
         recipe = Recipe(
             sweep.tau, highest, sweep.positions, sweep.seed, sweep.unobserved, sweep.clip
         )
-        ips = self.of(data.statistics(recipe))
+        ips = TokenIPS(data.statistics(recipe))
         shared: EstimatorSettings = {"positions": sweep.positions, "clip": sweep.clip}
         if sweep.alpha_scale != "relative":
             shared["alpha_scale"] = sweep.alpha_scale
@@ -171,7 +168,7 @@ class Smoothed:
             yield Proposal({"tau": tau, "alpha": alpha, **shared}, ips.token_ids, values)
 
 
-IPS_OF_TOKENS = Smoothed(EstimatorFacts(("alpha",), reads_propensities=True), TokenIPS)
+IPS_OF_TOKENS = _IPS()
 
 
 @dataclass(frozen=True, slots=True)

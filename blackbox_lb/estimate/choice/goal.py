@@ -207,10 +207,6 @@ class Goal:
             raise InputError(
                 f"objective {self.objective!r} is unknown; choose {', '.join(get_args(Objective))}"
             )
-        self._check_decision()
-
-    def _check_decision(self) -> None:
-        """Raise InputError: see ``__post_init__``."""
         name = self.objective
         if self.is_promise != (self.level is not None):
             raise InputError(

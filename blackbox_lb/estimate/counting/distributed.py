@@ -16,9 +16,8 @@ import numpy as np
 import numpy.typing as npt
 
 from blackbox_lb.errors import InputError
-from blackbox_lb.estimate.counting.statistics import BLOCK_POSITIONS, Statistics
+from blackbox_lb.estimate.counting.statistics import BLOCK_POSITIONS, Recipe, Statistics
 from blackbox_lb.estimate.inputs.checks import Ids, Vector, vector, weight_vector
-from blackbox_lb.estimate.inputs.recipe import Recipe
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
 from blackbox_lb.estimate.next_token.next_token import NextToken, Sums, aligned, assembled, listed
 from blackbox_lb.estimate.next_token.sparse_table import Allocate, empty

@@ -14,7 +14,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -24,15 +24,41 @@ from scipy import sparse
 
 from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.inputs.checks import Bools, Ids, Vector
-from blackbox_lb.estimate.inputs.recipe import Recipe
 from blackbox_lb.estimate.inputs.rollouts import Rollouts, clean_logprobs, sampled_ids
-from blackbox_lb.estimate.inputs.sweep import positive
+from blackbox_lb.estimate.inputs.sweep import Unobserved, positive
 from blackbox_lb.estimate.next_token.sparse_table import in_order
 
 LOWEST_LOGPROB = -700.0
 """Smallest logprob: below it 1 / pi_0 leaves float64. No float32 softmax of a real model gets
 there; censoring marks (-9999) do.
 """
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """The settings of a sum; only statistics of one recipe can be added. ``Sweep`` checks them.
+
+    tau: a completion weighs exp(r / tau), one column of sums for each. highest: the reward that
+    weighs 1, in nats: at least the highest of all completions with a token (-inf where none earned
+    one). positions: number drawn of each completion, None for all; the draw is seeded by (seed,
+    rollout key). unobserved: the rule for bounded positions. clip: the largest 1 / pi_0 that
+    counts, None for any.
+    """
+
+    tau: tuple[float, ...]
+    highest: float
+    positions: int | None = None
+    seed: int = 0
+    unobserved: Unobserved = "bound"
+    clip: float | None = None
+
+    def weights(self, rollouts: Rollouts) -> Vector:
+        """(n, j) ``exp((r - highest) / tau)``, 0 for completions without a position."""
+        rewards = np.where(rollouts.lengths > 0, rollouts.rewards, -np.inf)
+        if self.highest == -np.inf:
+            return np.zeros((len(rewards), len(self.tau)))
+        weights: Vector = np.exp((rewards - self.highest)[:, None] / np.array(self.tau))
+        return weights
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -170,9 +196,6 @@ def _draw_one(key: str, usable: Bools, positions: int, seed: int) -> Bools:
 
 BLOCK_POSITIONS = 1 << 20
 """Positions in a thread's work at a time, in about 100 MB."""
-REMEMBERED = 4096
-"""Keys kept to detect sets that share rollouts: every overlap of sets this small, and in larger
-ones any overlap of half a per cent, because the keys of a store are random."""
 TOTALS = ("counts", "drawn_tokens", "inverse")
 NUMBERS = ("rollouts", "n_empty", "tokens", "observed", "drawn")
 
@@ -190,7 +213,6 @@ class Statistics:
         drawn: positions drawn.
         counts: (v,) times each token was sampled.
         drawn_tokens: (v,) times each token was drawn.
-        keys: the least keys, at most 4,096.
         weights: (j,) ``sum_n v_n``.
         inverse: (v, j) ``sum_n v_n inverse_n(y)``, N times Zhat, with
             ``inverse_n(y) = 1/P_n sum_p 1{y_t = y} / pi_0(y | x, y_<t)``.
@@ -229,7 +251,6 @@ class Statistics:
     drawn: int = 0
     counts: Ids = field(default_factory=lambda: np.zeros(0, np.int64))
     drawn_tokens: Ids = field(default_factory=lambda: np.zeros(0, np.int64))
-    keys: tuple[str, ...] = ()
     weights: Vector = field(default_factory=lambda: np.zeros(0))
     inverse: Vector = field(default_factory=lambda: np.zeros((0, 0)))
 
@@ -274,47 +295,21 @@ class Statistics:
             drawn=int(cells.drawn.sum()),
             counts=cells.sampled,
             drawn_tokens=cells.drawn_tokens,
-            keys=tuple(sorted(block.keys)[:REMEMBERED]),
             weights=weights.sum(axis=0),
             inverse=np.asarray(matrix @ weights),
         )
 
     def __add__(self, other: Statistics) -> Statistics:
-        """The statistics of both sets. Raises InputError: different recipes, or a rollout known to
-        be in both.
-        """
-        if self.recipe is None or other.recipe is None:
-            if self.recipe is None:
-                return other
+        """The statistics of both sets, which have one recipe and no rollout in common."""
+        if self.recipe is None:
+            return other
+        if other.recipe is None:
             return self
-        if self.recipe != other.recipe:
-            names = [
-                recipe_field.name
-                for recipe_field in fields(Recipe)
-                if getattr(self.recipe, recipe_field.name)
-                != getattr(other.recipe, recipe_field.name)
-            ]
-            raise InputError(
-                f"two parts of the statistics have another {', '.join(names)}: use one highest"
-                " reward, one number of positions, one seed, one clip and one rule for bounded"
-                " positions for all of them, and the same tau"
-            )
-        both = set(self.keys).intersection(other.keys)
-        if both:
-            raise InputError(
-                f"rollout {min(both)} is in both parts of the statistics, and may be one of many:"
-                " give each rollout to one part"
-            )
         counted: dict[str, Any] = {
             name: getattr(self, name) + getattr(other, name) for name in NUMBERS
         }
         counted |= {name: _padded_sum(getattr(self, name), getattr(other, name)) for name in TOTALS}
-        return Statistics(
-            recipe=self.recipe,
-            keys=tuple(sorted(self.keys + other.keys)[:REMEMBERED]),
-            weights=self.weights + other.weights,
-            **counted,
-        )
+        return Statistics(recipe=self.recipe, weights=self.weights + other.weights, **counted)
 
     def __len__(self) -> int:
         """The number of rollouts."""
@@ -324,41 +319,6 @@ class Statistics:
     def n_used(self) -> int:
         """N of the estimators: completions with at least one position."""
         return self.rollouts - self.n_empty
-
-    @property
-    def token_ids(self) -> Ids:
-        """(s,) ids of every sampled token, sorted."""
-        return np.flatnonzero(self.counts)
-
-    def column(self, tau: float) -> int:
-        """The column of ``tau`` in the sums. InputError: there is none, tau is not above 0, or no
-        completion earned a reward.
-        """
-        if self.recipe is None or positive("tau", tau) not in self.recipe.tau:
-            strengths = "none"
-            if self.recipe:
-                strengths = ", ".join(f"{value:g}" for value in self.recipe.tau)
-            raise InputError(
-                f"these statistics were gathered for tau {strengths}, and not {tau:g}; gather them"
-                " again for that"
-            )
-        if self.recipe.highest == -np.inf:
-            raise InputError(
-                f"no completion earned a reward: all {self.n_used} that hold a token are -inf;"
-                " collect more rollouts, or use a reward that the model sometimes earns"
-            )
-        return self.recipe.tau.index(tau)
-
-    def log_scale(self, tau: float) -> float:
-        """``highest / tau`` in nats: the log of the factor divided out of all weights."""
-        self.column(tau)
-        if self.recipe is None:
-            return 0.0
-        return self.recipe.highest / tau
-
-    def total_weight(self, tau: float) -> float:
-        """``sum_n v_n`` over exp(log_scale)."""
-        return float(self.weights[self.column(tau)])
 
 
 def _padded_sum(first: Any, second: Any) -> Any:
@@ -378,7 +338,7 @@ class TokenIPS:
 
     def __init__(self, statistics: Statistics) -> None:
         """Raise InputError if there is no completion with a token, or no token with a logprob."""
-        if statistics.n_used == 0:
+        if statistics.recipe is None or statistics.n_used == 0:
             raise InputError(
                 f"{len(statistics)} rollouts hold no token position; collect completions first"
             )
@@ -387,7 +347,8 @@ class TokenIPS:
                 f"none of the {statistics.tokens} sampled tokens has a logprob, which inverse"
                 " propensities are made of; use a provider that returns them, or the projection"
             )
-        self._statistics = statistics
+        self._recipe = statistics.recipe
+        self._weights = statistics.weights
         self.n_used = statistics.n_used
         self.token_ids: Ids = np.flatnonzero(statistics.drawn_tokens)
         self.counts: Ids = statistics.counts[self.token_ids]
@@ -398,11 +359,16 @@ class TokenIPS:
         loss, with ``Zhat(y) = 1/N sum_n exp(r_n / tau) 1/P_n sum_p 1{y_t = y} / pi_0(y | x,
         y_<t)``, unbiased unless clipped.
 
-        A reward of -inf weighs 0 at every tau. Raises InputError: the statistics lack this tau, or
-        no completion earned a reward (all are -inf).
+        tau: one of the recipe. A reward of -inf weighs 0 at every tau. Raises InputError: no
+        completion earned a reward (all are -inf).
         """
-        values: Vector = self._inverse[:, self._statistics.column(tau)] / self.n_used
-        return values, self._statistics.log_scale(tau)
+        if self._recipe.highest == -np.inf:
+            raise InputError(
+                f"no completion earned a reward: all {self.n_used} that hold a token are -inf;"
+                " collect more rollouts, or use a reward that the model sometimes earns"
+            )
+        values: Vector = self._inverse[:, self._recipe.tau.index(tau)] / self.n_used
+        return values, self._recipe.highest / tau
 
     def delta(self, tau: float, alpha: float, *, relative: bool = False) -> Vector:
         """(s,) ``log(alpha + Zhat(y)) - log(alpha)`` in nats: the paper's bias shifted so that
@@ -413,15 +379,12 @@ class TokenIPS:
         scale.
         """
         values, log_scale = self.scaled(tau)
+        log_alpha = math.log(positive("alpha", alpha))
+        if relative:
+            total = float(self._weights[self._recipe.tau.index(tau)])
+            log_alpha = log_alpha + log_scale + math.log(total / self.n_used)
         with np.errstate(
             divide="ignore"
         ):  # a token seen only in completions of weight 0 has Zhat = 0 and delta = 0
-            ratio = np.log(values) + log_scale - self._log_alpha(tau, alpha, relative)
+            ratio = np.log(values) + log_scale - log_alpha
         return np.logaddexp(0.0, ratio)
-
-    def _log_alpha(self, tau: float, alpha: float, relative: bool) -> float:
-        log_alpha = math.log(positive("alpha", alpha))
-        if not relative:
-            return log_alpha
-        total = self._statistics.total_weight(tau)
-        return log_alpha + self._statistics.log_scale(tau) + math.log(total / self.n_used)

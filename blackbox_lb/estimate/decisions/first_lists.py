@@ -27,6 +27,10 @@ MOST_KEPT = 50
 likely one wins no greedy decision, and thousands of them would be learned and sent for nothing.
 """
 
+PAIR = 1 << 32
+"""Above every token id: ``row * PAIR + token`` is a number for each token of each row."""
+NO_PAIR = np.iinfo(np.int64).max
+
 Shifts: TypeAlias = Mapping[int, float] | tuple[Ids, Vector]
 """A bias: token id -> nats, the same for all prompts; or (s,) sorted token ids with (p, s) nats, of
 each prompt its own.
@@ -110,26 +114,26 @@ class FirstLists:
         own ``accepted`` (p,). Those that a list lacks stand at its end at their bound. A prompt
         without a list stays without one.
         """
-        own = list(accepted or ())
-        targets = np.unique(np.concatenate([tokens, *own]).astype(np.int64))
-        if not len(targets):
-            targets = np.array([NO_TOKEN], np.int64)
-        is_target = np.broadcast_to(np.isin(targets, tokens), (len(self.ids), len(targets))).copy()
-        owners = np.repeat(np.arange(len(own)), [len(ids) for ids in own])
-        own_tokens = np.concatenate([np.zeros(0, np.int64), *own])
-        is_target[owners, np.searchsorted(targets, own_tokens)] = True
-        is_target &= (targets >= 0) & self.has_list[:, None]
-        where = np.minimum(np.searchsorted(targets, self.ids), len(targets) - 1)
-        is_kept = (targets[where] == self.ids) & np.take_along_axis(is_target, where, axis=1)
-        rows, columns = np.nonzero(is_kept)
-        is_missing = is_target
-        is_missing[rows, where[rows, columns]] = False
+        rows = np.arange(len(self.ids))
+        own = [np.zeros(0, np.int64)] * len(rows) if accepted is None else accepted
+        row_of = np.append(np.repeat(rows, len(tokens)), np.repeat(rows, [len(ids) for ids in own]))
+        targets = np.concatenate([np.tile(tokens, len(rows)), *own]).astype(np.int64)
+        can_stand = (targets >= 0) & self.has_list[row_of]
+        wanted = np.append(np.unique(row_of[can_stand] * PAIR + targets[can_stand]), NO_PAIR)
+        listed = np.where(self.ids < 0, -1, rows[:, None] * PAIR + self.ids)
+        at = np.searchsorted(wanted, listed)
+        is_wanted = wanted[at] == listed
+        missing = np.delete(wanted[:-1], at[is_wanted])
         is_listed = self.ids != NO_TOKEN
-        is_kept |= is_listed & (is_listed.cumsum(axis=1) <= MOST_KEPT)
-        added = np.where(is_missing, targets, NO_TOKEN)
+        is_kept = is_wanted | (is_listed & (is_listed.cumsum(axis=1) <= MOST_KEPT))
+        counts = np.bincount(missing // PAIR, minlength=len(rows))
+        starts = np.cumsum(counts) - counts
+        places = np.arange(len(missing)) - np.repeat(starts, counts)
+        added = np.full((len(rows), int(counts.max(initial=0))), NO_TOKEN)
+        added[missing // PAIR, places] = missing % PAIR
         ids = np.hstack([np.where(is_kept, self.ids, NO_TOKEN), added])
-        bounds_of = np.where(is_missing, self.bounds(is_missing.sum(axis=1))[:, None], -np.inf)
-        logprobs = np.hstack([self.logprobs, bounds_of])
+        bounds = np.where(added == NO_TOKEN, -np.inf, self.bounds(counts)[:, None])
+        logprobs = np.hstack([self.logprobs, bounds])
         order = np.argsort(ids == NO_TOKEN, axis=1, kind="stable")
         order = order[:, : int((ids != NO_TOKEN).sum(axis=1).max(initial=0))]
         ids = np.take_along_axis(ids, order, axis=1).astype(np.int32)

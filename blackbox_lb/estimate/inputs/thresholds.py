@@ -15,34 +15,21 @@ from blackbox_lb.records import Word
 class Threshold:
     """PASS from ``good`` on, FAIL beyond ``bad``, INCONCLUSIVE between them. rising: more is
     better; otherwise less is.
-
-    because: the sentence that justifies both numbers.
     """
 
     good: float
     bad: float
-    because: str
     rising: bool = True
 
-    def judge(
-        self, value: float | None, low: float | None = None, high: float | None = None
-    ) -> Word:
-        """The word for ``value``; with an interval ``low`` to ``high`` (either may be infinite) a
-        word that holds for all of it.
-
-        None is NOT CHECKED, a value that is not finite or a NaN bound FAIL.
-        """
+    def judge(self, value: float | None) -> Word:
+        """The word for ``value``: None is NOT CHECKED, one that is not finite FAIL."""
         if value is None:
             return "NOT CHECKED"
-        ends = [value if low is None else low, value if high is None else high]
-        if not math.isfinite(value) or any(math.isnan(end) for end in ends):
+        sign = 1 if self.rising else -1
+        if not math.isfinite(value) or sign * value < sign * self.bad:
             return "FAIL"
-        worst, best = ends if self.rising else [-end for end in reversed(ends)]
-        good, bad = (self.good, self.bad) if self.rising else (-self.good, -self.bad)
-        if worst >= good:
+        if sign * value >= sign * self.good:
             return "PASS"
-        if best < bad:
-            return "FAIL"
         return "INCONCLUSIVE"
 
 
@@ -84,52 +71,37 @@ MOST_CUT = 0.5
 """Share of completions that end at the token limit. Above it the median length is the limit itself,
 whatever the policy does, and a reward by length compares only the few that ended."""
 
-RELIABILITY = Threshold(
-    0.8,
-    0.5,
-    "at .8 the noise of a bias is a quarter of what it learned, the usual demand on a measurement"
-    " that is to be used (Nunnally and Bernstein, Psychometric Theory, 1994); below .5 it holds"
-    " more noise than signal",
-)
+RELIABILITY = Threshold(0.8, 0.5)
+"""At .8 the noise of a bias is a quarter of what it learned, the usual demand on a measurement that
+is to be used (Nunnally and Bernstein, Psychometric Theory, 1994); below .5 it holds more noise than
+signal.
+"""
 
-EFFECTIVE_SAMPLE = Threshold(
-    100.0,
-    50.0,
-    "a mean over 100 effective completions has an error of a tenth of their standard deviation, the"
-    " least that Vehtari et al. (Bayesian Analysis 16, 2021) accept of a chain; below 50 it rests"
-    " on a few completions, and its own standard error misses what was not drawn",
-)
+EFFECTIVE_SAMPLE = Threshold(100.0, 50.0)
+"""A mean over 100 effective completions has an error of a tenth of their standard deviation, the
+least that Vehtari et al. (Bayesian Analysis 16, 2021) accept of a chain; below 50 it rests on a few
+completions, and its own standard error misses what was not drawn.
+"""
 
-CENSORED = Threshold(
-    0.02,
-    0.1,
-    "share of sampled tokens with a bound for their logprob, for estimators that divide by it;"
-    " measured on three 400-token models with a rare good token, 1,000 completions: inverse"
-    " propensities lose 7 to 41 % of their gain at .08, 17 to 72 % at .16 and 61 to 97 % at .33",
-    rising=False,
-)
+CENSORED = Threshold(0.02, 0.1, rising=False)
+"""Share of sampled tokens with a bound for their logprob, for estimators that divide by it;
+measured on three 400-token models with a rare good token, 1,000 completions: inverse propensities
+lose 7 to 41 % of their gain at .08, 17 to 72 % at .16 and 61 to 97 % at .33.
+"""
 
-TAIL_MASS = Threshold(
-    0.6,
-    1.0,
-    "mean unlisted probability, for estimators that read the lists and not the sampled logprob;"
-    " measured on 400-token models where the projection gains .35 to .7, its E[r] - tau KL falls by"
-    " at most .014 up to .63 (one listed token) and by up to .13 at 1 (none)",
-    rising=False,
-)
+TAIL_MASS = Threshold(0.6, 1.0, rising=False)
+"""Mean unlisted probability, for estimators that read the lists and not the sampled logprob;
+measured on 400-token models where the projection gains .35 to .7, its E[r] - tau KL falls by at
+most .014 up to .63 (one listed token) and by up to .13 at 1 (none).
+"""
 
-UNATTRIBUTED = Threshold(
-    0.02,
-    0.1,
-    "unlisted mass that no token takes stays at bias 0, which lets the bias of rare tokens grow as"
-    " if nothing competed with them; up to 2 % is what a float32 list of a whole vocabulary or an"
-    " end token without an id leaves",
-    rising=False,
-)
+UNATTRIBUTED = Threshold(0.02, 0.1, rising=False)
+"""Unlisted mass that no token takes stays at bias 0, which lets the bias of rare tokens grow as if
+nothing competed with them; up to 2 % is what a float32 list of a whole vocabulary or an end token
+without an id leaves.
+"""
 
-TOUCHED = Threshold(
-    0.1,
-    0.01,
-    "biased tokens expected in one completion, with or without the bias: at .1 one completion in"
-    " ten differs, below .01 fewer than one in a hundred does, and the mean cannot show it",
-)
+TOUCHED = Threshold(0.1, 0.01)
+"""Biased tokens expected in one completion, with or without the bias: at .1 one completion in ten
+differs, below .01 fewer than one in a hundred does, and the mean cannot show it.
+"""

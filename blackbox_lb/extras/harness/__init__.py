@@ -37,8 +37,10 @@ from blackbox_lb.extras.harness.documents import (
     draw_prompts,
     load_leaves,
     split_documents,
+    translated,
     working,
 )
+from blackbox_lb.safety.printable import first_line
 from blackbox_lb.tasks.records.files import ExampleRow
 from blackbox_lb.tasks.records.hub_data import library
 from blackbox_lb.tasks.rewards.matching import Matcher
@@ -59,7 +61,7 @@ def load_harness(name: str, options: HarnessOptions | None = None) -> Task:
             token limit, filter or metric.
     """
     options = options or HarnessOptions()
-    with working():
+    with working(), translated(name, options.data_dir):
         tasks = load_leaves(name, options.data_dir, options.num_fewshot)
         chosen = _same(
             {leaf: _chosen(task, leaf, options) for leaf, task in tasks.items()},
@@ -162,8 +164,15 @@ class HarnessMetric:
 
     def __call__(self, example: Example, text: str) -> bool:
         document = self._document(example)
-        answer = self.extracted(example, text)
-        score = document.task.process_results(document.doc, [answer])[self.metric]
+        try:
+            answer = self.extracted(example, text)
+            score = document.task.process_results(document.doc, [answer])[self.metric]
+        except Exception as error:  # the task's own code
+            raise InputError(
+                f"metric {self.metric} of lm-eval task {document.leaf} fails on a completion of"
+                f" example {example.id!r}: {type(error).__name__}: {first_line(error)}; choose"
+                " another with ``metric`` or ``filter``"
+            ) from error
         if score not in (0, 1):
             raise InputError(
                 f"metric {self.metric} of lm-eval task {document.leaf} is {score!r} for example"

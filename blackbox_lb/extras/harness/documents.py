@@ -20,7 +20,7 @@ from typing import Any
 
 from blackbox_lb.errors import BlbError, InputError
 from blackbox_lb.literals import Split
-from blackbox_lb.safety.printable import did_you_mean, shorten
+from blackbox_lb.safety.printable import did_you_mean, first_line, shorten
 from blackbox_lb.tasks.records.files import ExampleRow
 from blackbox_lb.tasks.records.hub_data import library, offline_without_hub, quiet, read_folder
 from blackbox_lb.tasks.sets.task import divide
@@ -216,24 +216,37 @@ def _loaded(
     manager: Any, name: str, members: list[dict[str, Any]], data_dir: Path | None
 ) -> dict[str, Any]:
     spec = {"group": f"blackbox-lb {name}", "task": members}
+    with offline_without_hub() as online, translated(name, data_dir, online), seeded():
+        return dict(manager.load([spec])["tasks"])
+
+
+@contextmanager
+def translated(name: str, data_dir: Path | None, online: bool = True) -> Iterator[None]:
+    """Inside the block whatever the task's own code raises on its data is an InputError.
+
+    Args:
+        name: that of the task.
+        data_dir: files that are read instead of the hub's.
+        online: whether the hub answers.
+    """
     try:
-        with offline_without_hub() as online, seeded():
-            return dict(manager.load([spec])["tasks"])
+        yield
     except BlbError:
         raise
     except Exception as error:
-        reason = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
-        if data_dir is not None:
-            missing = reason
-            if isinstance(error, KeyError):
-                missing = f"it asks for the split {error}"
+        reason = f"{type(error).__name__}: {first_line(error)}"
+        if isinstance(error, ImportError) or isinstance(error.__context__, ImportError):
             raise InputError(
-                f"the files in {data_dir} do not suit lm-eval task {name}: {missing}; give it a"
+                f"lm-eval task {name} needs a Python package that is not installed: {reason}"
+            ) from error
+        if data_dir is not None:
+            if isinstance(error, KeyError):
+                reason = f"it asks for {error}"
+            raise InputError(
+                f"the files in {data_dir} do not suit lm-eval task {name}: {reason}; give it a"
                 " file for each split, with the columns of the data set that the task names"
             ) from error
-        hub = ""
-        if not online:
-            hub = " (the hub does not answer and the cache does not have it)"
+        hub = "" if online else " (the hub does not answer and the cache does not have it)"
         raise InputError(
             f"lm-eval task {name} cannot be loaded{hub}: {reason}; give its data as files with"
             " ``data_dir``, a file a split (train.jsonl, test.jsonl)"
@@ -482,20 +495,29 @@ class _Sampler:
     """Calls the harness's few-shot sampler, records the draws, and keeps one document out.
 
     inner: the harness's sampler.
+    name: that of the task.
     fewshot: gets the content of every document that is drawn.
     excluded: the document that is not drawn; None for the one that the harness names.
     """
 
-    def __init__(self, inner: Any, fewshot: set[str]) -> None:
+    def __init__(self, inner: Any, name: str, fewshot: set[str]) -> None:
         self.inner = inner
+        self.name = name
         self.fewshot = fewshot
         self.excluded: dict[str, Any] | None = None
 
     def sample(self, n: int, eval_doc: Any = None, **more: Any) -> Any:
-        """Draw ``n`` documents."""
+        """Draw ``n`` documents. Raises InputError: there are fewer."""
         if self.excluded is not None:
             eval_doc = self.excluded
-        docs = self.inner.sample(n=n, eval_doc=eval_doc, **more)
+        try:
+            docs = self.inner.sample(n=n, eval_doc=eval_doc, **more)
+        except (AssertionError, ValueError) as error:
+            raise InputError(
+                f"lm-eval task {self.name} has {len(self.inner.df)} few-shot examples that are no"
+                f" validation or test documents, and a prompt needs {n} beside its own document;"
+                " give fewer with ``num_fewshot``, or more data"
+            ) from error
         self.fewshot.update(_key(doc) for doc in docs)
         return docs
 
@@ -529,7 +551,9 @@ def draw_prompts(
             is_apart = not pool.issuperset(document.key for document in part)
             keeps_pool = as_harness and is_apart
             if not keeps_pool and task.config.num_fewshot:
-                _keep_out(task, sampler.inner, judged)
+                sampler.inner.replace_df(
+                    [doc for doc in sampler.inner.df if _key(doc) not in judged]
+                )
             for document in part:
                 if not keeps_pool:
                     sampler.excluded = document.doc
@@ -547,23 +571,12 @@ def _drawing(task: Any, fewshot: set[str]) -> Iterator[_Sampler]:
     inner = task.sampler
     with seeded():
         pool = list(task.fewshot_docs() or [])
-    task.sampler = _Sampler(inner.replace_df(pool), fewshot)
+    task.sampler = _Sampler(inner.replace_df(pool), task.config.task, fewshot)
     task.set_fewshot_seed(FEWSHOT_SEED)
     try:
         yield task.sampler
     finally:
         task.sampler = inner.replace_df(pool)
-
-
-def _keep_out(task: Any, sampler: Any, judged: frozenset[str]) -> None:
-    remaining = [doc for doc in sampler.df if _key(doc) not in judged]
-    if len(remaining) <= task.config.num_fewshot < len(sampler.df):
-        raise InputError(
-            f"lm-eval task {task.config.task} has {len(remaining)} few-shot examples that are no"
-            f" validation or test documents, and a prompt needs {task.config.num_fewshot} beside"
-            " its own document; give fewer with ``num_fewshot``, or more data"
-        )
-    sampler.replace_df(remaining)
 
 
 def _key(doc: Any) -> str:

@@ -23,6 +23,7 @@ from blackbox_lb.extras.report.page_table import (
     count,
     number,
     numbers_table,
+    per_cent,
     table,
     word,
 )
@@ -43,8 +44,6 @@ from blackbox_lb.jobs.decisions.judge import MENDED, RAW
 from blackbox_lb.jobs.fitting.document import BothDecisions
 
 SIDES = (RAW, MENDED)
-MOST_DRAWN = 30
-"""Options beyond which a confusion matrix is too wide for a page."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,12 +127,10 @@ def question_parts(run: RunDocuments, figures: Mapping[str, Plot]) -> list[Quest
 
 
 def question_decisions(run: RunDocuments) -> Iterator[tuple[str, BothDecisions]]:
-    """The name of each question's confusion matrix, where there is room for one, with both sides'
-    decisions.
-    """
-    for place, question in enumerate(run.decided):
+    """The name of each question's confusion matrix, with both sides' decisions."""
+    for place in range(len(run.decided)):
         pair = _decisions(run, place)
-        if pair is not None and len(question.options) <= MOST_DRAWN:
+        if pair is not None:
             yield f"confusion{_suffix(place)}", pair
 
 
@@ -167,8 +164,8 @@ def _tried(question: DecidedQuestion, suffix: str) -> PageTable:
         [
             Cell(candidate.way),
             Cell(candidate.mending),
-            number(candidate.weight, _share(candidate.weight)),
-            number(candidate.accuracy, _share(candidate.accuracy)),
+            number(candidate.weight, per_cent(candidate.weight)),
+            number(candidate.accuracy, per_cent(candidate.accuracy)),
             number(candidate.log_loss, f"{candidate.log_loss:.3f}"),
             word("chosen") if candidate.is_chosen else Cell(""),
         ]
@@ -218,11 +215,11 @@ def _reliability(question: DecidedQuestion, suffix: str) -> Plot:
     axis.set_ylim(-4, 104)
     add_legend(axis)
     rows: list[list[str | float]] = [
-        [name, _share(group.confidence), _share(group.accuracy), group.rows]
+        [name, per_cent(group.confidence), per_cent(group.accuracy), group.rows]
         for name, bins, _ in sides
         for group in bins
     ]
-    gaps = [f"{name} {_share(_gap(bins))}" for name, bins, _ in sides]
+    gaps = [f"{name} {per_cent(_gap(bins))}" for name, bins, _ in sides]
     return Plot(
         f"reliability{suffix}",
         "Reliability",
@@ -275,7 +272,7 @@ def _coverage(question: DecidedQuestion, suffix: str) -> Plot:
     axis.set_ylim(bottom=0)
     add_legend(axis)
     rows: list[list[str | float]] = [
-        [name, _share(point.coverage), _share(point.error)]
+        [name, per_cent(point.coverage), per_cent(point.error)]
         for name, points, _ in sides
         for point in points
     ]
@@ -300,13 +297,9 @@ def _half(points: Sequence[CoveragePoint]) -> str:
     """The errors of the surer half and of all."""
     nearest = min(points, key=lambda point: abs(point.coverage - 0.5))
     return (
-        f"{_share(nearest.error)} wrong among the surest {_share(nearest.coverage)},"
-        f" {_share(points[-1].error)} among all"
+        f"{per_cent(nearest.error)} wrong among the surest {per_cent(nearest.coverage)},"
+        f" {per_cent(points[-1].error)} among all"
     )
-
-
-def _share(value: float) -> str:
-    return f"{100 * value:.1f} %"
 
 
 def decided_counts(run: RunDocuments) -> Iterator[tuple[str, str]]:
@@ -317,13 +310,13 @@ def decided_counts(run: RunDocuments) -> Iterator[tuple[str, str]]:
         yield f"refused{suffix}", f"{question.refused:,} rows without a decision"
         yield (
             f"below what is shown{suffix}",
-            f"{_share(question.floored)} of the probabilities stand at a bound;"
+            f"{per_cent(question.floored)} of the probabilities stand at a bound;"
             f" {question.changed_by_floors:,} decisions of rows that teach rest on them",
         )
         if question.label_mass is not None:
             yield (
                 f"share of the options{suffix}",
-                f"{_share(question.label_mass)} of the next-token distribution on average",
+                f"{per_cent(question.label_mass)} of the next-token distribution on average",
             )
 
 

@@ -8,16 +8,18 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from itertools import groupby
-from typing import Literal
+from typing import Literal, TypeAlias
 
 from blackbox_lb.jobs.evaluation.document import Answer, Evaluation, ShownAnswers, ShownPrompt
 from blackbox_lb.types import Span
 
-MOST_WORDS = 1_500
-"""Longest completion with marked differences, in words: the time to find them grows with the
-square.
+MOST_PAIRS = 50_000
+"""Pairs of equal words in two completions, up to which their differences are marked: two of 1,500
+words of prose have fewer. With all pairs of two that repeat one sentence it would take a minute.
 """
-WORDS = re.compile(r"\s+|\w+|[^\w\s]")
+WORDS = re.compile(r"\n|\w+|[^\w\s]")
+Stretches: TypeAlias = tuple[tuple[int, int], ...]
+"""Start and end of each, in characters."""
 Status = Literal["mended", "broken", "same"]
 STATUSES: tuple[Status, ...] = ("mended", "broken", "same")
 
@@ -76,13 +78,13 @@ class Side:
     """One completion.
 
     stop_changed: whether it ended for another reason than the first side did. different: start and
-    end of the stretches that the other side does not have; None where the texts are too long to
-    tell.
+    end of the stretches that the other side does not have; None where too many of their words are
+    equal to tell.
     """
 
     answer: Answer
     stop_changed: bool = False
-    different: tuple[tuple[int, int], ...] | None = ()
+    different: Stretches | None = ()
 
     @property
     def passages(self) -> tuple[Passage, ...]:
@@ -215,30 +217,35 @@ def compared(answers: Sequence[Answer]) -> tuple[Side, ...]:
     if len(answers) < 2:
         return tuple(map(Side, answers))
     first, *rest = answers
-    sides = [Side(first, different=_different(first.text, rest[0].text))]
-    for answer in rest:
-        stop_changed = answer.finish_reason != first.finish_reason
-        sides.append(Side(answer, stop_changed, _different(answer.text, first.text)))
+    pairs = [_differences(first.text, answer.text) for answer in rest]
+    sides = [Side(first, different=pairs[0][0])]
+    for answer, (_, different) in zip(rest, pairs, strict=True):
+        sides.append(Side(answer, answer.finish_reason != first.finish_reason, different))
     return tuple(sides)
 
 
-def _different(text: str, rival: str) -> tuple[tuple[int, int], ...] | None:
-    """Start and end of the words of ``text`` that ``rival`` does not have; None where they are too
-    many.
-    """
-    words = WORDS.findall(text)
-    theirs = WORDS.findall(rival)
-    if max(len(words), len(theirs)) > MOST_WORDS:
-        return None
-    stretches = []
-    place = 0
-    matcher = SequenceMatcher(None, words, theirs, autojunk=False)
-    for kind, start, end, _, _ in matcher.get_opcodes():
-        length = sum(map(len, words[start:end]))
-        if length and kind != "equal":
-            stretches.append((place, place + length))
-        place += length
-    return tuple(stretches)
+def _differences(text: str, rival: str) -> tuple[Stretches | None, Stretches | None]:
+    """The words of each text that the other one does not have; None where too many are equal."""
+    if text == rival:
+        return (), ()
+    both = [list(WORDS.finditer(side)) for side in (text, rival)]
+    ours, theirs = ([word[0] for word in words] for words in both)
+    counts = Counter(theirs)
+    if sum(number * counts[word] for word, number in Counter(ours).items()) > MOST_PAIRS:
+        return None, None
+    matcher = SequenceMatcher(None, ours, theirs, autojunk=False)
+    changes = [change for kind, *change in matcher.get_opcodes() if kind != "equal"]
+    return (
+        _stretches(both[0], [(start, end) for start, end, _, _ in changes]),
+        _stretches(both[1], [(start, end) for _, _, start, end in changes]),
+    )
+
+
+def _stretches(words: Sequence[re.Match[str]], changes: Iterable[tuple[int, int]]) -> Stretches:
+    """From the first character of the first word to the last one of the last."""
+    return tuple(
+        (words[start].start(), words[end - 1].end()) for start, end in changes if start < end
+    )
 
 
 def evaluated(evaluation: Evaluation) -> tuple[tuple[ExampleCard, ...], str]:

@@ -18,7 +18,7 @@ from blackbox_lb.extras.report.drawing import (
     figure_with_axis,
     name_axes,
 )
-from blackbox_lb.extras.report.page_table import numbers_table, operating_table
+from blackbox_lb.extras.report.page_table import numbers_table, operating_table, per_cent
 from blackbox_lb.extras.report.page_text import drawn
 from blackbox_lb.extras.report.rivals import rivals_plot
 from blackbox_lb.extras.report.tables import BIASED_SIDES, tried_table
@@ -29,6 +29,8 @@ from blackbox_lb.safety.printable import printable
 FAINTEST = 0.04
 STRONGEST = 0.85
 """Opacity of a cell of a confusion matrix with none, or with all, of its row."""
+MOST_LABELS = 30
+"""Labels beyond which a confusion matrix is too wide for a page, and takes minutes to draw."""
 LONGEST_TICK = 18
 """Characters of a label beside a matrix: as many as a phone has room for."""
 
@@ -51,21 +53,30 @@ def plots(run: RunDocuments, label: str) -> dict[str, Plot]:
     return {plot.name: plot for plot in candidates if plot is not None}
 
 
-def _confusions(run: RunDocuments) -> list[Plot | None]:
-    """Those of the first setting with judged decisions, or of every question that is mended."""
+def _confusions(run: RunDocuments) -> list[Plot]:
+    """Those of the first setting with judged decisions, or of every question that is mended; of no
+    decision between more than ``MOST_LABELS``.
+    """
     if run.result is None or not run.result.decisions:
         return []
-    if not run.decided:
+    if run.decided:
+        note = "Test rows: a row for each right option, a column for each that was decided for."
+        place = "on the test rows"
+        sides = MENDED_SIDES
+        decisions = list(question_decisions(run))
+    else:
         setting, pair = next(iter(run.result.decisions.items()))
         note = (
             f"Completions of the test prompts at {setting}: a row for each right label, a column"
             " for each that was said."
         )
-        return [_confusion("confusion", f"at {setting}", note, pair, BIASED_SIDES)]
-    note = "Test rows: a row for each right option, a column for each that was decided for."
+        place = f"at {setting}"
+        sides = BIASED_SIDES
+        decisions = [("confusion", pair)]
     return [
-        _confusion(name, "on the test rows", note, pair, MENDED_SIDES)
-        for name, pair in question_decisions(run)
+        _confusion(name, place, note, pair, sides)
+        for name, pair in decisions
+        if len(pair.base.labels) <= MOST_LABELS
     ]
 
 
@@ -78,9 +89,9 @@ def _confusion(
     if sides == BIASED_SIDES:  # a completion may name no label
         answers = [*names, "no label"]
     alternative = (
-        f"Confusion matrices {place}: {_share(pair.base.accuracy)} right and"
-        f" {_share(pair.base.no_label)} without a label before, {_share(pair.biased.accuracy)} and"
-        f" {_share(pair.biased.no_label)} after."
+        f"Confusion matrices {place}: {per_cent(pair.base.accuracy)} right and"
+        f" {per_cent(pair.base.no_label)} without a label before,"
+        f" {per_cent(pair.biased.accuracy)} and {per_cent(pair.biased.no_label)} after."
     )
     rows: list[list[str | float]] = [
         [side, right, label, number]
@@ -112,7 +123,7 @@ def _matrices(
     for axis, decisions, title in zip(axes, (pair.base, pair.biased), sides, strict=True):
         _matrix(axis, decisions.confusion, _ticks(answers), _ticks(names))
         axis.set_title(
-            f"{title}: {_share(decisions.accuracy)} right", fontsize=TEXT, color=COLOURS["ink"]
+            f"{title}: {per_cent(decisions.accuracy)} right", fontsize=TEXT, color=COLOURS["ink"]
         )
     return figure
 
@@ -196,12 +207,6 @@ def _ticks(labels: Sequence[str]) -> list[str]:
     """The beginnings of the labels beside a matrix: the table of the numbers has the whole."""
     texts = [drawn(label) for label in labels]
     return [text if len(text) <= LONGEST_TICK else f"{text[: LONGEST_TICK - 1]}…" for text in texts]
-
-
-def _share(value: float | None) -> str:
-    if value is None:
-        return "unknown"
-    return f"{100 * value:.1f} %"
 
 
 def _taus(axis: Any, rows: Sequence[tuple[TriedCandidate, float, float]]) -> None:

@@ -74,6 +74,13 @@ def count(value: int | None) -> Cell:
     return number(value, f"{value:,}")
 
 
+def per_cent(value: float | None) -> str:
+    """A share in words."""
+    if value is None:
+        return "unknown"
+    return f"{100 * value:.1f} %"
+
+
 def signed(value: float) -> Cell:
     """A cell with nats that may be below 0."""
     return number(value, f"{value:+.3f}")

@@ -83,8 +83,10 @@ def evaluation_parts(
     rows = (*task.train, *task.test) if rivals else task.test
     width = list_width(trials.session.profile, trials.session.endpoint)
     questions = questions_to_ask(bias, mended)
-    for way in dict.fromkeys([_base_way(trials), way_of(mended)]):
-        yield from parts_to_read(trials.draw, rows, questions, way, width)
+    base_way = _base_way(trials)
+    if base_way != way_of(mended):
+        yield from parts_to_read(trials.draw, task.test, questions, base_way, width)
+    yield from parts_to_read(trials.draw, rows, questions, way_of(mended), width)
 
 
 async def evaluate_mended(
@@ -166,20 +168,28 @@ async def _decided(
         decided.append(RivalDecision(title, softmax(logprobs), own_tokens))
     if rivals:
         training = right_places(bias, mended, task.train)
-        answered = int((training != NO_ANSWER).sum())
-        if answered < FEWEST_ANSWERS:
+        usable = training != NO_ANSWER
+        if _can_teach(training[usable]):
+            train, _ = await _read(trials, bias, mended, task.train, way_of(mended))
+            usable &= train.is_read
+        if not _can_teach(training[usable]):
             trials.report.notice(
-                f"{answered} training rows have an answer to {question.id!r}, and rivals"
-                f" learn from at least {FEWEST_ANSWERS}: they are left out"
+                f"rivals are left out: they learn from at least {FEWEST_ANSWERS} training rows with"
+                f" two different answers to {question.id!r}, and {usable.sum()} rows with"
+                f" {len(np.unique(training[usable]))} can be used"
             )
             return decided, answers
-        train, _ = await _read(trials, bias, mended, task.train, way_of(mended))
         decided += _refitted(mended, train, training, logprobs, own_tokens, trials.seed or 0)
         decided += _reanchored(trials, mended, train, training, logprobs, own_tokens)
         decided += _classified(
             trials, task, training, is_judged, len(question.options), trials.seed or 0
         )
     return decided, answers
+
+
+def _can_teach(answers: Ids) -> bool:
+    """Whether rivals can learn from rows with these answers."""
+    return len(answers) >= FEWEST_ANSWERS and len(np.unique(answers)) > 1
 
 
 def _base_way(trials: Trials) -> WayToRead:

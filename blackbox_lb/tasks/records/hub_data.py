@@ -37,12 +37,14 @@ _NOISY = ("lm_eval", "datasets", "huggingface_hub", "fsspec", "httpx", "urllib3"
 
 
 def library(name: str, purpose: str) -> Any:
-    """Import the module ``name`` of the extra ``tasks``. Raises InputError: it is not installed."""
+    """Import the module ``name`` of the extra ``tasks``. Raises InputError: it is not installed, or
+    not with what it needs.
+    """
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             return importlib.import_module(name)
-    except ModuleNotFoundError as error:
+    except ImportError as error:
         raise InputError(
             f"{purpose} needs {name.partition('.')[0]} ({error}): pip install '.[tasks]' in the"
             " checkout"

@@ -4,6 +4,8 @@ distribution.
 
 from __future__ import annotations
 
+import tracemalloc
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -96,6 +98,29 @@ def test_greedy_is_exact_where_it_is_sure(seed: int, width: int) -> None:
     if width == 12:
         assert sure.all()
     assert begins_right(full, [np.array([token]) for token in full]).all()
+
+
+def test_each_list_gains_the_tokens_that_it_lacks_at_their_bound() -> None:
+    """Those named for all prompts and its own, in the order of their ids behind the list; a prompt
+    without a list stays without one. Memory is for what lists gain, and not for every prompt's own
+    token in every list.
+    """
+    nats = np.log(np.array([[0.5, 0.25], [0.5, 0.25], [1.0, 1.0]]))
+    nats[2] = -np.inf
+    lists = FirstLists(np.array([[3, 7], [9, 3], [-1, -1]]), nats)
+    own = [np.array([7]), np.array([5, 8]), np.array([1])]
+    wider = lists.with_tokens(np.array([4, 3]), own)
+    assert wider.ids.tolist() == [[3, 7, 4, -1, -1], [9, 3, 4, 5, 8], [-1] * 5]
+    np.testing.assert_allclose(np.exp(wider.logprobs[0, :3]), [0.5, 0.25, 0.125], rtol=1e-6)
+    np.testing.assert_allclose(np.exp(wider.logprobs[1, 2:]), np.full(3, 0.125 / 3), rtol=1e-6)
+
+    rows = 5_000
+    many = FirstLists(np.zeros((rows, 1), np.int32), np.full((rows, 1), -1.0))
+    tracemalloc.start()
+    assert many.with_tokens(np.zeros(0, np.int64), np.arange(rows)[:, None]).ids.shape == (rows, 2)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 20e6
 
 
 def test_pulled_shifts_are_the_optimum_and_forgive_a_model_that_is_too_sure() -> None:

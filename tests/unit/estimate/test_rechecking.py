@@ -7,6 +7,7 @@ import pytest
 from scipy import integrate
 
 from blackbox_lb.errors import InputError
+from blackbox_lb.estimate import rechecking
 from blackbox_lb.estimate.rechecking import energy_test, error_evidence, rows_to_show
 from tests.support.errors import raises_naming
 
@@ -32,6 +33,15 @@ def test_drift_of_one_option_is_seen() -> None:
     drift = energy_test(vectors(generator, 150), vectors(generator, 150, shift=1.0))
     assert drift.p <= 0.002
     assert drift.distance > 0.2
+
+
+def test_of_very_many_rows_some_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All pairs of 100,000 rows would take 80 GB."""
+    monkeypatch.setattr(rechecking, "MOST_COMPARED", 200)
+    generator = np.random.default_rng(5)
+    then = vectors(generator, 150)
+    assert energy_test(then, vectors(generator, 100_000)).p > 0.05
+    assert energy_test(then, vectors(generator, 100_000, shift=1.0)).p <= 0.002
 
 
 def test_samples_that_are_alike_have_no_distance() -> None:

@@ -8,6 +8,7 @@ import importlib
 import json
 import random
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ import pytest
 from blackbox_lb.cli.resources import load
 from blackbox_lb.errors import InputError
 from blackbox_lb.extras.harness import HarnessMetric, HarnessOptions, load_harness
-from blackbox_lb.extras.harness.documents import working
+from blackbox_lb.extras.harness.documents import translated, working
 from blackbox_lb.jobs.plan.shared import TaskSettings
 from blackbox_lb.tasks import Task, parse_reward
 from blackbox_lb.tasks.records import hub_data
@@ -306,6 +307,7 @@ def test_limits_and_sizes(gsm: Path) -> None:
         ("gsm8k_cot_zeroshot", {"num_fewshot": 2}, ("0 few-shot", "``num_fewshot``")),
         ("gsm8k", {"validation_size": 59}, ("59 documents", "``validation_size``")),
         ("gsm8k", {"num_fewshot": 48}, ("48", "gsm8k")),
+        ("gsm8k", {"num_fewshot": 1000}, ("1000", "gsm8k")),
         ("hendrycks_math", {}, ("``data_dir=", "hendrycks_math_algebra", "algebra")),
         ("gsm8k", {"data_dir": Path("nowhere")}, ("folder", "nowhere")),
     ],
@@ -323,6 +325,38 @@ def test_missing_split(tmp_path: Path) -> None:
     write(tmp_path / "train.jsonl", sums(1, 9))
     with raises_naming(InputError, "gsm8k", "'test'"):
         load_harness("gsm8k", HarnessOptions(tmp_path))
+
+
+def test_files_that_do_not_suit(gsm: Path, tmp_path: Path) -> None:
+    """Training rows with other columns than the test rows are refused by the column's name, where
+    prompts are made of them; and so is a completion that the task's own code fails on.
+    """
+    (tmp_path / "test.jsonl").write_bytes((gsm / "test.jsonl").read_bytes())
+    write(tmp_path / "train.jsonl", [{"q": str(number), "a": "#### 1"} for number in range(20)])
+    with raises_naming(InputError, "gsm8k", str(tmp_path), "'question'"):
+        load_harness("gsm8k", HarnessOptions(tmp_path, num_fewshot=2))
+    task = load_harness("gsm8k", HarnessOptions(gsm, num_fewshot=2))
+    judge = judge_of(task)
+    judge.documents = {
+        name: replace(document, doc={}) for name, document in judge.documents.items()
+    }
+    with raises_naming(InputError, "exact_match", task.test[0].id, "'answer'"):
+        judge(task.test[0], "#### 3")
+
+
+def test_a_package_that_a_task_needs() -> None:
+    """It is named, and files of one's own are not asked for in its place."""
+    for error in (
+        ModuleNotFoundError("No module named 'langdetect'"),
+        AssertionError("langdetect"),
+    ):
+        error.__context__ = ImportError()
+        with (
+            raises_naming(InputError, "ifeval", "langdetect") as refused,
+            translated("ifeval", None),
+        ):
+            raise error
+        assert "data_dir" not in str(refused.value)
 
 
 def test_without_the_hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

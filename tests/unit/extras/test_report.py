@@ -287,6 +287,19 @@ def test_hostile_text_in_a_figure_stays_text(
         assert "⟨U+001B⟩" in text, path
 
 
+def test_a_decision_between_many_labels_has_tables_and_no_picture(tmp_path: Path) -> None:
+    """A matrix of 400 labels would take minutes, and more pixels than a file may have."""
+    names = tuple(f"label {number}" for number in range(400))
+    side = decisions_of(names, range(400), range(400)).model_dump()
+    run = write_run(tmp_path / "run", "hurts")
+    document = json.loads((run / "result.json").read_text())
+    document["decisions"] = {"greedy": {"base": side, "biased": side}}
+    (run / "result.json").write_text(json.dumps(document))
+    written = write_report(run, plots_folder=tmp_path / "plots")
+    assert not [path for path in written.plots if path.stem == "confusion"]
+    assert "label 399" in text_of(written.page.read_text())
+
+
 def answer(policy: str, text: str, **fields: Any) -> Answer:
     """An answer without a reward."""
     return Answer(
@@ -320,6 +333,23 @@ def test_places_of_the_reward_stand_in_the_text() -> None:
     assert (first.passages[3].spoken, first.passages[3].shown) == ("earns 0.5", "+0.5")
     assert first.passages[1].segments[0].differs
     assert [passage.amount for passage in second.passages] == [None]
+
+
+def test_answers_that_repeat_themselves_are_not_compared() -> None:
+    """Their words have too many equals to be told apart in time; equal ones differ nowhere, and
+    1,500 words of prose are compared.
+    """
+    looping = ["the cat sat on " * 200, "the cat sat at " * 200]
+    prose = [" ".join(f"{word}{number}" for number in range(1500)) for word in "ab"]
+    for texts, different in (
+        (looping, None),
+        (looping[:1] * 2, ()),
+        (prose, ((0, len(prose[0])),)),
+        (["is it so", "it is so"], ((3, 5),)),
+        (["a b", "a\nb"], ()),
+    ):
+        sides = compared([answer("base", text) for text in texts])
+        assert sides[0].different == different, texts[0][:20]
 
 
 def test_examples_are_the_answers_of_the_fit_or_of_a_newer_evaluation(tmp_path: Path) -> None:

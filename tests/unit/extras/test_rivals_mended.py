@@ -92,6 +92,22 @@ def test_without_rivals_only_the_test_rows_are_read(data: Path, tmp_path: Path) 
     assert [row["name"] for row in document["policies"]] == ["base", "run"]
 
 
+def test_rivals_are_left_out_where_training_rows_have_one_answer(
+    data: Path, tmp_path: Path
+) -> None:
+    """The mended decisions are judged all the same, and nothing is read of the training rows."""
+    run = data.parent / "run"
+    rows = [{**row, "answer": "repair"} for row in rows_of(60)]
+    with DecidingServer(says) as server:
+        assert fit(data, server, run).exit_code == 0
+        fresh = write_rows(tmp_path / "one.jsonl", rows)
+        result = blb(*evaluating(fresh, server, run, tmp_path / "other"), "--rivals")
+    assert result.exit_code == 0, result.output
+    evaluation = json.loads((tmp_path / "other" / "evaluation.json").read_text())
+    assert any("rivals are left out" in remark for remark in evaluation["provenance"]["remarks"])
+    assert [row["name"] for row in evaluation["policies"]] == ["base", "run"]
+
+
 def test_one_of_several_questions_is_judged(tmp_path: Path) -> None:
     data = write_two_questions(tmp_path, "danger")
     run = tmp_path / "run"
