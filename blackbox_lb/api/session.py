@@ -456,9 +456,13 @@ class Session:
         row = self.profile.tokenizer.vocabulary_size
         if row is None:
             return None
-        value: Any = (await self.channel.get("/models"))["data"][0]
-        for key in row.removeprefix("models ").split("."):
-            value = value.get(key) if isinstance(value, dict) else None
+        value: Any = await self.channel.get("/models")
+        try:
+            value = value["data"][0]
+            for key in row.removeprefix("models ").split("."):
+                value = value[key]
+        except (KeyError, IndexError, TypeError):
+            return None
         if isinstance(value, int):
             return value
         return None

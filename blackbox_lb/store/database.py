@@ -430,6 +430,6 @@ class Database:
             )
         if mark == APPLICATION_ID and schema != SCHEMA:
             raise StoreError(
-                f"{self.path} has schema {schema}, this version knows {SCHEMA}; upgrade"
-                " blackbox_lb, or see blb store check"
+                f"{self.path} has schema {schema}, this version knows {SCHEMA}; use it with the"
+                " version of blackbox_lb that made it, or upgrade where that is newer"
             )

@@ -45,12 +45,12 @@ def open_sources(names: Sequence[str], *, check_file: bool = True) -> list[Rollo
 
 
 def _paths(name: str) -> list[Path]:
+    """The files of the stores that ``name`` stands for."""
     pattern = expanded(name)
-    paths = []
-    for path in sorted(Path(pattern.anchor).glob(str(pattern.relative_to(pattern.anchor)))):
-        if path.is_dir():
-            path = path / STORE
-        paths.append(path)
+    matches = [pattern]
+    if not pattern.exists():
+        matches = sorted(Path(pattern.anchor).glob(str(pattern.relative_to(pattern.anchor))))
+    paths = [path / STORE if path.is_dir() else path for path in matches]
     for path in paths or [pattern]:
         if not path.is_file() or path.suffix == ".parquet":
             raise InputError(

@@ -133,8 +133,9 @@ class BatchReader:
         return self._prompts[name]
 
     def _answered(self, ask: SampleRequest, prompt: Prompt, body: dict[str, Any]) -> str:
-        self.tally.spent += used_by(body, 0, ask.count * self._sampling.max_tokens, self._prices)
+        most = ask.count * self._sampling.max_tokens
         try:
+            self.tally.spent += used_by(body, 0, most, self._prices)
             completions = self._session.completions_in(body, Draw(self._sampling), ask.count)
         except (CorruptResponse, NoLogprobs) as error:
             return self._faulty(error)

@@ -199,3 +199,17 @@ def test_a_model_that_is_listed_twice_is_one_model() -> None:
         complete(session)
     assert session.model == "toy"
     assert len(asked) > 1
+
+
+@pytest.mark.parametrize("listed", [{"data": []}, {"data": [{"id": "m"}]}, {"models": ["m"]}, []])
+def test_a_server_need_not_tell_the_size_of_its_vocabulary(listed: Any) -> None:
+    """A gateway before it may list no model, or list it without its facts."""
+
+    def answer(request: HttpRequest) -> Reply:
+        return Reply(200, listed if request.method == "GET" else {"tokens": [1, 2, 3]})
+
+    async def size() -> int | None:
+        async with session_with(answer, "llamacpp", model="m")[0] as session:
+            return (await session.tokenizer()).vocabulary_size
+
+    assert asyncio.run(size()) is None
