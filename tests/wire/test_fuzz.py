@@ -478,6 +478,10 @@ ODD = {
     ),
     "a zero": position(entry(r'"\u0000"', raw="[0]")),
     "an empty token": position(entry('""', raw="[]")),
+    "nothing for bytes": position(entry('""', raw="")),
+    "65 characters of bytes": position(
+        entry(json.dumps("a" * 22), raw=json.dumps([97] * 22, separators=(",", ":")))
+    ),
     "U+FFFD": position(entry('"\ufffd"', raw="[195]"), entry('"\ufffd"', "-2", "[169]")),
     "a long token": position(entry(json.dumps("a" * 1000), raw=json.dumps([97] * 1000))),
     "33 bytes": position(
@@ -500,6 +504,7 @@ ODD_TOKENS = {
     169: b"\xa9",
     34: b'"',
     0: b"\0",
+    22: b"a" * 22,
     33: b"a" * 33,
     1000: b"a" * 1000,
 }

@@ -16,13 +16,13 @@ import msgspec
 import numpy as np
 
 from blackbox_lb.api.wire.position import UnsupportedLayout
-from blackbox_lb.api.wire.spellings import Spans, at, words_at
+from blackbox_lb.api.wire.spellings import RAW_WORDS, Spans, at, words_at, words_of
 
 LONGEST = 900
 """Most bytes of a token or of its list of bytes."""
 WIDEST = 23
 """Most characters of a number: the 17 digits of a float64 with sign, point and exponent."""
-BEFORE = 32
+BEFORE = 8 * RAW_WORDS
 """Bytes before a list that are read together with it."""
 BLANKS = b" \t\r\n"
 OPENING = re.compile(rb'"logprobs":[ \t\r\n]*\{[ \t\r\n]*"content"[ \t\r\n]*:[ \t\r\n]*(?=\[)')
@@ -52,15 +52,10 @@ _END = np.array([_TOKEN])
 _FLOATS = msgspec.json.Decoder(list[float])
 _BLANK = b"[ \t\r\n]*"
 _FIELD = {"bytes": rb"null|\[[^\]]*\]", "logprob": rb"[^,}\] \t\r\n]+"}
-_KEEP = np.frombuffer(
-    b"".join(b"\0" * (WIDEST - n) + b"\xff" * n + b"\0" for n in range(WIDEST + 1)), "<u8"
-).reshape(-1, 3)
 _PAD = np.frombuffer(
-    b"".join(b" " * (WIDEST - n) + b"\0" * n + b"," for n in range(WIDEST + 1)), "<u8"
+    b"".join(b"," + b" " * (WIDEST - n) + b"\0" * n for n in range(WIDEST + 1)), "<u8"
 ).reshape(-1, 3)
-"""By the length of a number: the mask for the 24 bytes that end behind it, and the filling for the
-rest.
-"""
+"""By the length of a number: what fills the 24 bytes that end with it."""
 
 
 def spans_of(content: bytes) -> Spans:
@@ -234,10 +229,9 @@ def _numbers(content: bytes, begins: Any, ends: Any) -> Any:
     lengths = ends - begins
     if lengths.max() > WIDEST:
         raise UnsupportedLayout("a long number")
-    text = words_at(content, ends - WIDEST, 3)
-    text &= _KEEP.take(lengths, axis=0)
+    text = words_of(content, begins, ends, 3)
     text |= _PAD.take(lengths, axis=0)
-    floats = _FLOATS.decode(b"[" + text.tobytes()[:-1] + b"]")
+    floats = _FLOATS.decode(b"[" + text.tobytes()[1:] + b"]")
     values = np.fromiter(floats, np.float64, len(floats))
     if len(values) != len(ends):
         raise UnsupportedLayout("not a number each")
