@@ -454,12 +454,9 @@ class RolloutStore:
         """
         return partial(RolloutStore, self.path.resolve(), read_only=True, check_file=False)
 
-    def order(self, keys: Collection[str]) -> dict[str, Any]:
-        """Key -> place of each of ``keys``, which are all in this store.
-
-        The places are in the cheapest order to read, which is any order here.
-        """
-        return {key: number for number, key in enumerate(keys)}
+    def order(self, keys: Collection[str]) -> list[str]:
+        """``keys`` in the cheapest order to read, which is any order here."""
+        return list(keys)
 
     def completions(self, keys: Iterable[str]) -> Iterator[Completion]:
         """The completions with these keys, in this order. Raises StoreError for a missing one."""

@@ -401,8 +401,8 @@ def in_another_order(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 @pytest.mark.parametrize("name", PLAIN)
 def test_ordinary_answers_are_not_left_to_the_plain_reader(name: str) -> None:
-    """The recorded answers are of the plain kind, indented and in another order too, but for those
-    of a profile with a row that ``AnswerReader`` leaves alone.
+    """The recorded answers are of the plain kind, with blanks and in another order too, but for
+    those of a profile with a row that ``AnswerReader`` leaves alone. Indented ones are left.
     """
     about = subject(name)
     is_left = about.profile.logprobs.propensity != "logprob" or "Fireworks" in name
@@ -410,7 +410,7 @@ def test_ordinary_answers_are_not_left_to_the_plain_reader(name: str) -> None:
         swapped = json.loads(json.dumps(whole), object_pairs_hook=in_another_order)
         for text in (
             json.dumps(whole, separators=(",", ":")),
-            json.dumps(whole, indent=2),
+            json.dumps(whole),
             json.dumps(swapped),
         ):
             answer = about.reader.loads(text.encode())
@@ -418,6 +418,7 @@ def test_ordinary_answers_are_not_left_to_the_plain_reader(name: str) -> None:
             if isinstance(answer, ParsedAnswer):
                 answer.content = b"not to be read again"
                 assert_same(outcome(about, answer, n), outcome(about, json.loads(text), n))
+        assert_read_alike(about, json.dumps(whole, indent=2).encode(), n)
 
 
 def listed(*positions: str, blanks: str = "") -> bytes:

@@ -75,7 +75,7 @@ def test_sources_are_one_store(three: tuple[Path, Path, Path], tmp_path: Path) -
         assert store.token_bytes("t") == whole.token_bytes("t") == {0: b"\0", 1: b"\1", 2: b"\2"}
         assert store.rewards(["x", "y", "z"]) == {"x": "own", "y": "a"}
         assert sorted(store.order(keys)) == keys
-        assert {each.text for each in store.completions([*store.order(keys)][:2])} == {
+        assert {each.text for each in store.completions(store.order(keys)[:2])} == {
             "0.0",
             "0.1",
         }, "its own first"
