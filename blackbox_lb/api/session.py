@@ -231,10 +231,6 @@ class Session:
         """Requests so far that the server refused for load or did not answer in time."""
         return self.channel.refusals
 
-    def drop_waiting(self) -> None:
-        """Cancel the tasks whose requests have not been sent yet."""
-        self._budget.drop_waiting()
-
     def _check_model_behind(self, answer: Any) -> None:
         """Check the model behind a deployment's name, by the answer, and so the tokenizer.
 

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from blackbox_lb.api.draw import Draw
+from blackbox_lb.api.limits.budget import SpendLimit
 from blackbox_lb.api.session import Session
 from blackbox_lb.api.transport.channel import Channel
 from blackbox_lb.errors import (
@@ -146,7 +147,8 @@ def test_a_failure_stops_what_has_not_been_sent(tmp_path: Path) -> None:
             return replace(completion("gpt-4o-mini"), headers={limit: "600", left: "0"})
         return Reply(401, {"error": {"message": "revoked"}})
 
-    session, asked = session_with(answer, model="gpt-4o-mini")
+    budget = SpendLimit()
+    session, asked = session_with(answer, model="gpt-4o-mini", budget=budget)
     prompts = [Prompt.user(f"question {n}") for n in range(12)]
 
     async def go() -> None:
@@ -154,9 +156,15 @@ def test_a_failure_stops_what_has_not_been_sent(tmp_path: Path) -> None:
             with RolloutStore(tmp_path / "s.db") as store:
                 for some in (prompts[:1], prompts):
                     sampling = Sampling(max_tokens=1, top_logprobs=1)
-                    tokenizer = Tokenizer("t", None)
                     await collect(
-                        session, store, tokenizer, some, Draw(sampling), samples=1, concurrency=6
+                        session,
+                        store,
+                        Tokenizer("t", None),
+                        some,
+                        Draw(sampling),
+                        samples=1,
+                        concurrency=6,
+                        budget=budget,
                     )
 
     with raises_naming(AuthenticationFailed, "401", "revoked"):
