@@ -423,6 +423,23 @@ def test_a_server_that_fails_now_and_then_is_waited_for(
     assert len(desk.jobs) == 1
 
 
+def test_answers_of_a_file_share_a_commit(
+    collect: Collect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A commit waits for the disk: one for each of 50,000 lines would take a quarter of an hour."""
+    commits: list[int] = []
+    add_answers = RolloutStore.add_answers
+
+    def counted(store: RolloutStore, answers: Any) -> list[list[str]]:
+        commits.append(len(answers))
+        return add_answers(store, answers)
+
+    monkeypatch.setattr(RolloutStore, "add_answers", counted)
+    monkeypatch.setattr("blackbox_lb.extras.batches.ingest.TOGETHER", 7)
+    done(collect())
+    assert commits == [7, 7, 1]
+
+
 def test_damaged_and_foreign_lines(collect: Collect, desk: BatchDesk, tmp_path: Path) -> None:
     """What cannot be read is counted, its files stay for a look, and the rest is stored; the same
     command asks again.
