@@ -18,7 +18,7 @@ import pytest
 from click.testing import Result
 
 from blackbox_lb.errors import InputError, ServerFailed
-from blackbox_lb.extras.batches import lines, plan, run
+from blackbox_lb.extras.batches import ingest, lines, plan, run
 from blackbox_lb.extras.batches.provider_api import BatchApi
 from blackbox_lb.extras.batches.record import BatchRecord, Jobs
 from blackbox_lb.store import RolloutStore
@@ -214,8 +214,9 @@ class Killed(BaseException):
 
 def killing(monkeypatch: pytest.MonkeyPatch, at: int) -> list[int]:
     """Kill the process at tick number ``at``: before everything that outlasts it, and so after what
-    was before that.
+    was before that. Each answer is stored by itself.
     """
+    monkeypatch.setattr(ingest, "TOGETHER", 1)
     ticks = [0]
 
     def tick() -> None:
@@ -237,7 +238,7 @@ def killing(monkeypatch: pytest.MonkeyPatch, at: int) -> list[int]:
     owners: list[tuple[Any, str]] = [
         (plan, "write_input"),
         (Jobs, "save"),
-        (RolloutStore, "add_answer"),
+        (RolloutStore, "add_answers"),
     ]
     owners += [(BatchApi, name) for name in ("upload", "create", "download")]
     for owner, name in owners:
@@ -435,7 +436,7 @@ def test_answers_of_a_file_share_a_commit(
         return add_answers(store, answers)
 
     monkeypatch.setattr(RolloutStore, "add_answers", counted)
-    monkeypatch.setattr("blackbox_lb.extras.batches.ingest.TOGETHER", 7)
+    monkeypatch.setattr(ingest, "TOGETHER", 7)
     done(collect())
     assert commits == [7, 7, 1]
 
