@@ -231,10 +231,6 @@ class Session:
         """Requests so far that the server refused for load or did not answer in time."""
         return self.channel.refusals
 
-    def drop_waiting(self) -> None:
-        """Cancel the tasks whose requests have not been sent yet."""
-        self._budget.drop_waiting()
-
     def _check_model_behind(self, answer: Any) -> None:
         """Check the model behind a deployment's name, by the answer, and so the tokenizer.
 
@@ -456,9 +452,13 @@ class Session:
         row = self.profile.tokenizer.vocabulary_size
         if row is None:
             return None
-        value: Any = (await self.channel.get("/models"))["data"][0]
-        for key in row.removeprefix("models ").split("."):
-            value = value.get(key) if isinstance(value, dict) else None
+        value: Any = await self.channel.get("/models")
+        try:
+            value = value["data"][0]
+            for key in row.removeprefix("models ").split("."):
+                value = value[key]
+        except (KeyError, IndexError, TypeError):
+            return None
         if isinstance(value, int):
             return value
         return None

@@ -316,7 +316,7 @@ async def plain_completions(
         completions.extend(await session.complete_many(prompt, draw))
 
     in_flight = session.profile.connection.concurrency
-    await run_all(prompts, receive, in_flight, budget, session.drop_waiting)
+    await run_all(prompts, receive, in_flight, budget)
     return completions
 
 

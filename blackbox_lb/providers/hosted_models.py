@@ -11,7 +11,7 @@ from pydantic import Field, ValidationError
 
 from blackbox_lb.errors import InputError, ProfileError
 from blackbox_lb.providers.packaged import profiles_folder
-from blackbox_lb.providers.schema import Json, ProfileRow
+from blackbox_lb.providers.schema import Dollars, Json, ProfileRow
 from blackbox_lb.safety.untrusted import parse_toml
 
 FOLDER = "models"
@@ -20,8 +20,6 @@ CUTS = ("top_k", "top_p", "min_p")
 """Settings that truncate the distribution."""
 NEAREST = 3
 """Names that are suggested where none fits."""
-
-Dollars = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 class HostedModel(ProfileRow):

@@ -18,11 +18,10 @@ from typing import Annotated
 from pydantic import BaseModel, Field, ValidationError
 
 from blackbox_lb.errors import InputError
+from blackbox_lb.providers.schema import Dollars
 from blackbox_lb.safety.untrusted import read_settings
 
 MILLION = 1e6
-
-Dollars = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -185,6 +185,17 @@ class Profile(ProfileRow):
         same = self.biased_endpoint(endpoint) == endpoint
         return same and self.logprobs.meaning == "before bias"
 
+    def token_ids(self, rules: EndpointRules) -> tuple[str, str]:
+        """Where the answers of an endpoint have their token ids: the kind of place (see
+        ``TokenRules.id``), and its field or prefix, "" where the kind has none.
+        """
+        kind, _, name = (rules.id or self.tokens.id).partition(" ")
+        return kind, name
+
+    def gives_ids(self, rules: EndpointRules) -> bool:
+        """Whether the answers of an endpoint have ids themselves, not only bytes or texts."""
+        return self.token_ids(rules)[0] in ("field", "string")
+
     def follows_ids(self, vocabulary: object) -> bool:
         """Whether the lists after a prompt of token ids can be read.
 
@@ -192,8 +203,7 @@ class Profile(ProfileRow):
         """
         if self.reference is None:
             return False
-        kind = self.endpoint(self.reference.endpoint).id or self.tokens.id
-        return vocabulary is not None or kind.startswith(("field ", "string "))
+        return vocabulary is not None or self.gives_ids(self.endpoint(self.reference.endpoint))
 
     def check_model(self, model: str | None) -> None:
         """Raise ModelUnsuitable for a model that takes no bias or returns no logprobs.

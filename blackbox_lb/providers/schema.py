@@ -15,11 +15,14 @@ from blackbox_lb.literals import DecisionShape, Endpoint
 from blackbox_lb.safety.printable import printable
 from blackbox_lb.safety.secrets import SECRET_WORD, redacted
 
-Json = str | int | float | bool
+Nats = Annotated[float, Field(allow_inf_nan=False)]
+Dollars = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Json = str | int | Annotated[float, Field(allow_inf_nan=False)] | bool
+"""A value of a request; JSON has no word for infinities, which TOML has."""
+Route = Annotated[str, Field(pattern="^/")]
 TokenId = Annotated[str, Field(pattern=r"^((field|string) \S+|bytes|text|latin-1)$")]
 HeaderName = Annotated[str, Field(pattern=r"^[!#$%&'*+.^_`|~0-9A-Za-z-]+$")]
 """A token of RFC 9110, section 5.6.2."""
-Nats = Annotated[float, Field(allow_inf_nan=False)]
 
 
 T = TypeVar("T", bound=Mapping[str, object])
@@ -137,7 +140,7 @@ class EndpointRules(ProfileRow):
     max_tokens: the field that limits the completion.
     """
 
-    path: str
+    path: Route
     dialect: Literal["content", "legacy", "meta", "responses"]
     ask_logprobs: Literal["flag", "count", "include", "no"]
     sampled_in_list: Literal["no", "added", "replaces the last"]
@@ -162,13 +165,13 @@ class DecisionRules(ProfileRow):
     """
 
     shape: DecisionShape
-    path: str
+    path: Route
     decimals: Annotated[int, Field(ge=1)] | None = None
     options: Annotated[int, Field(ge=2)] | None = None
     levels: Annotated[int, Field(ge=2)] | None = None
     questions: Annotated[int, Field(ge=1)] | None = None
     models: list[str] = []
-    input_price: Annotated[float, Field(ge=0)] | None = None
+    input_price: Dollars | None = None
 
 
 class LogprobRules(ProfileRow):
@@ -224,7 +227,7 @@ class TokenizeRoute(ProfileRow):
     ``{"tokens": [ids]}``.
     """
 
-    path: str
+    path: Route
     text: str
     fields: dict[str, Json] = {}
 
@@ -236,7 +239,7 @@ class DetokenizeRoute(ProfileRow):
     ``answer``.
     """
 
-    path: str
+    path: Route
     answer: str
     fields: dict[str, Json] = {}
 
@@ -272,7 +275,7 @@ class ChatRoute(ProfileRow):
     ``answer``, as token ids or as a text. A text is split by the rules in ``ReferenceRules.text``.
     """
 
-    path: str
+    path: Route
     answer: str
     fields: dict[str, Json] = {}
 

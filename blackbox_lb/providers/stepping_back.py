@@ -11,7 +11,6 @@ from blackbox_lb.errors import InputError, ProfileError
 from blackbox_lb.literals import Endpoint
 from blackbox_lb.providers.packaged import profile_names
 from blackbox_lb.providers.profile import Profile, load_profile
-from blackbox_lb.providers.schema import EndpointRules
 
 
 def endpoints_that_step_back(profile: Profile) -> tuple[Endpoint, ...]:
@@ -74,12 +73,6 @@ def _missing(profile: Profile, name: Endpoint) -> str:
         return "goes on from no given beginning of an answer"
     if name == "chat" and profile.answers.continues is False:
         return "goes on from no given beginning of an answer"
-    if not _tells_ids(profile, rules):
+    if rules.sampled_ids is None and not profile.gives_ids(rules):
         return "does not tell the ids of sampled tokens"
     return ""
-
-
-def _tells_ids(profile: Profile, rules: EndpointRules) -> bool:
-    """Whether the answers of an endpoint have the id of each sampled token."""
-    kind = rules.id or profile.tokens.id
-    return rules.sampled_ids is not None or kind.startswith(("field ", "string "))

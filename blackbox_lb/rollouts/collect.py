@@ -204,7 +204,7 @@ async def collect_all(
         most = least
     pace.begin(len(missing), least, most)
     with Writer(store) as writer:
-        await run_all(missing, receive, lambda: pace.level, budget, session.drop_waiting)
+        await run_all(missing, receive, lambda: pace.level, budget)
     collections: list[Collection] = []
     for asked in all_asked:
         received = sum(len(request.samples) for of, request in missing if of is asked)

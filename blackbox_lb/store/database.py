@@ -271,10 +271,10 @@ class Database:
         with self._turn, self._translate_errors("read"):
             return self.connection.execute(query, arguments).fetchall()
 
-    def stream(self, query: str, arguments: Sequence[Any] = ()) -> Iterator[tuple[Any, ...]]:
+    def stream(self, query: str) -> Iterator[tuple[Any, ...]]:
         """The rows of a query one by one."""
         with self._translate_errors("read"):
-            cursor = self.connection.execute(query, arguments)
+            cursor = self.connection.execute(query)
             for row in cursor:  # noqa: UP028  (it would close the cursor after the file)
                 yield row
 
@@ -430,6 +430,6 @@ class Database:
             )
         if mark == APPLICATION_ID and schema != SCHEMA:
             raise StoreError(
-                f"{self.path} has schema {schema}, this version knows {SCHEMA}; upgrade"
-                " blackbox_lb, or see blb store check"
+                f"{self.path} has schema {schema}, this version knows {SCHEMA}; use it with the"
+                " version of blackbox_lb that made it, or upgrade where that is newer"
             )

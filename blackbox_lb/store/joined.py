@@ -10,7 +10,6 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from blackbox_lb.errors import InputError
 from blackbox_lb.safety.files import expanded
@@ -45,12 +44,12 @@ def open_sources(names: Sequence[str], *, check_file: bool = True) -> list[Rollo
 
 
 def _paths(name: str) -> list[Path]:
+    """The files of the stores that ``name`` stands for."""
     pattern = expanded(name)
-    paths = []
-    for path in sorted(Path(pattern.anchor).glob(str(pattern.relative_to(pattern.anchor)))):
-        if path.is_dir():
-            path = path / STORE
-        paths.append(path)
+    matches = [pattern]
+    if not pattern.exists():
+        matches = sorted(Path(pattern.anchor).glob(str(pattern.relative_to(pattern.anchor))))
+    paths = [path / STORE if path.is_dir() else path for path in matches]
     for path in paths or [pattern]:
         if not path.is_file() or path.suffix == ".parquet":
             raise InputError(
@@ -118,13 +117,9 @@ class Gathered(RolloutStore):
                 self._home.setdefault(key, number)
         return in_store.union(*in_sources)
 
-    def order(self, keys: Collection[str]) -> dict[str, Any]:
+    def order(self, keys: Collection[str]) -> list[str]:
         """Keys in the cheapest order to read: those of the store first, then source by source."""
-        ordered: dict[str, Any] = dict.fromkeys(key for key in keys if key not in self._home)
-        for number, source in enumerate(self.sources):
-            places = source.order([key for key in keys if self._home.get(key) == number])
-            ordered.update(dict.fromkeys(sorted(places, key=lambda key: places[key])))
-        return ordered
+        return sorted(keys, key=lambda key: self._home.get(key, -1))
 
     def completions(self, keys: Iterable[str]) -> Iterator[Completion]:
         """The completions with these keys, in this order. Raises StoreError for a missing one."""

@@ -67,14 +67,12 @@ class StoredSize:
 
     completions: their number.
     tokens: listed tokens.
-    token_bytes: bytes of packed token data.
     bounded: sampled tokens with only a bound for a logprob.
     outside: sampled tokens that are missing from their lists.
     """
 
     completions: int
     tokens: int
-    token_bytes: int
     bounded: int
     outside: int
 
@@ -238,31 +236,24 @@ class RolloutStore:
     def add(
         self, settings: Mapping[str, Any], prompt: Prompt, sample: int, completion: Completion
     ) -> str:
-        """Store one completion (see ``add_answer``) and return its key.
-
-        sample: the number of the completion among those of its prompt, from 0.
-        """
-        return self.add_answer(settings, prompt, {sample: completion})[0]
-
-    def add_answer(
-        self, settings: Mapping[str, Any], prompt: Prompt, completions: Mapping[int, Completion]
-    ) -> list[str]:
-        """Store the completions of one answer in one transaction, safe from a crash afterwards.
+        """Store one completion, safe from a crash afterwards, and return its key.
 
         Args:
             settings: those of the request.
             prompt: the prompt.
-            completions: by sample number.
-
-        Returns:
-            Their keys.
+            sample: the number of the completion among those of the prompt, from 0.
+            completion: the completion.
         """
-        return self.add_answers([self.rows_of(settings, prompt, completions)])[0]
+        [[key]] = self.add_answers([self.rows_of(settings, prompt, {sample: completion})])
+        return key
 
     def rows_of(
         self, settings: Mapping[str, Any], prompt: Prompt, completions: Mapping[int, Completion]
     ) -> dict[str, list[dict[str, Any]]]:
-        """The rows of one answer by table, packed; ``add_answers`` takes them."""
+        """The rows of one answer by table, packed; ``add_answers`` takes them.
+
+        completions: by sample number.
+        """
         # Read once, because the thread of another ``Writer`` may change it. Most answers have the
         # settings of the answer before them.
         last_settings, request_row = self._last_request
@@ -289,7 +280,7 @@ class RolloutStore:
     def add_answers(
         self, answers: Sequence[Mapping[str, Sequence[Mapping[str, Any]]]]
     ) -> list[list[str]]:
-        """Store several results of ``rows_of`` in one transaction.
+        """Store several results of ``rows_of`` in one transaction, safe from a crash afterwards.
 
         Returns:
             The keys of the completions of each.
@@ -454,12 +445,9 @@ class RolloutStore:
         """
         return partial(RolloutStore, self.path.resolve(), read_only=True, check_file=False)
 
-    def order(self, keys: Collection[str]) -> dict[str, Any]:
-        """Key -> place of each of ``keys``, which are all in this store.
-
-        The places are in the cheapest order to read, which is any order here.
-        """
-        return {key: number for number, key in enumerate(keys)}
+    def order(self, keys: Collection[str]) -> list[str]:
+        """``keys`` in the cheapest order to read, which is any order here."""
+        return list(keys)
 
     def completions(self, keys: Iterable[str]) -> Iterator[Completion]:
         """The completions with these keys, in this order. Raises StoreError for a missing one."""
@@ -552,8 +540,7 @@ class RolloutStore:
     def size(self) -> StoredSize:
         """The size of the store, and how much the provider withheld."""
         sums = ", ".join(
-            f"total(CAST({name} AS INTEGER))"
-            for name in ("n_tokens", "length(tokens)", "bounded", "outside")
+            f"total(CAST({name} AS INTEGER))" for name in ("n_tokens", "bounded", "outside")
         )
         (row,) = self._db.read(f"SELECT count(*), {sums} FROM completions")  # noqa: S608
         return StoredSize(*(int(value) for value in row))
@@ -601,9 +588,12 @@ class Writer:
     async def add_answer(
         self, settings: Mapping[str, Any], prompt: Prompt, completions: Mapping[int, Completion]
     ) -> list[str]:
-        """Run ``RolloutStore.add_answer``, with the same safety.
+        """Store the completions of one answer, by sample number, safe from a crash afterwards.
 
         The answer is stored even where the caller is cancelled.
+
+        Returns:
+            Their keys.
 
         Raises:
             StoreError: the answer is not stored.

@@ -6,7 +6,7 @@ from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from blackbox_lb.errors import InputError, StoreCorrupt, StoreError
 from blackbox_lb.store import RolloutStore
@@ -24,7 +24,6 @@ from blackbox_lb.store.database import (
 from blackbox_lb.store.rows import check_row, is_contradictory, name_of, unpack
 from blackbox_lb.types import Completion
 
-T = TypeVar("T")
 BATCH = 500
 """Rows a transaction, some megabytes, so memory stays flat and other writers get their turn."""
 MOST_NAMED = 1000
@@ -177,8 +176,9 @@ def merge(sources: Sequence[Path], target: Path) -> Merged:
                 # A row with a text that is no UTF-8 is read, and found damaged.
                 db.connection.text_factory = lambda raw: raw.decode(errors="surrogateescape")
                 for table in TABLES:
-                    for rows in batches(_readable_rows(db, table, merged)):
-                        add_new(into, table, _intact(table, rows, merged), merged)
+                    rows = _readable_rows(db, table, merged)
+                    while batch := list(islice(rows, BATCH)):
+                        add_new(into, table, _intact(table, batch, merged), merged)
     return merged
 
 
@@ -204,19 +204,12 @@ def _readable_rows(db: Database, table: str, merged: Merged) -> Iterator[dict[st
 
 def _intact(table: str, rows: Iterable[dict[str, Any]], merged: Merged) -> Iterator[dict[str, Any]]:
     for row in rows:
-        if is_intact(table, row):
-            yield row
-        else:
+        try:
+            check_row(table, row)
+        except StoreCorrupt:
             merged.damaged[table] += 1
-
-
-def is_intact(table: str, row: Mapping[str, Any]) -> bool:
-    """Whether the key, the hash or the checksum of a row fits its contents."""
-    try:
-        check_row(table, row)
-    except StoreCorrupt:
-        return False
-    return True
+            continue
+        yield row
 
 
 def add_new(into: RolloutStore, table: str, rows: Iterable[dict[str, Any]], merged: Merged) -> None:
@@ -246,10 +239,3 @@ def _is_same(table: str, stored: Mapping[str, Any], row: Mapping[str, Any]) -> b
         elif stored_array.tobytes() != array.tobytes():
             return False
     return True
-
-
-def batches(rows: Iterable[T]) -> Iterator[list[T]]:
-    """The rows, at most ``BATCH`` at a time."""
-    source = iter(rows)
-    while batch := list(islice(source, BATCH)):
-        yield batch

@@ -401,8 +401,8 @@ def in_another_order(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 @pytest.mark.parametrize("name", PLAIN)
 def test_ordinary_answers_are_not_left_to_the_plain_reader(name: str) -> None:
-    """The recorded answers are of the plain kind, indented and in another order too, but for those
-    of a profile with a row that ``AnswerReader`` leaves alone.
+    """The recorded answers are of the plain kind, with blanks and in another order too, but for
+    those of a profile with a row that ``AnswerReader`` leaves alone. Indented ones are left.
     """
     about = subject(name)
     is_left = about.profile.logprobs.propensity != "logprob" or "Fireworks" in name
@@ -410,7 +410,7 @@ def test_ordinary_answers_are_not_left_to_the_plain_reader(name: str) -> None:
         swapped = json.loads(json.dumps(whole), object_pairs_hook=in_another_order)
         for text in (
             json.dumps(whole, separators=(",", ":")),
-            json.dumps(whole, indent=2),
+            json.dumps(whole),
             json.dumps(swapped),
         ):
             answer = about.reader.loads(text.encode())
@@ -418,6 +418,7 @@ def test_ordinary_answers_are_not_left_to_the_plain_reader(name: str) -> None:
             if isinstance(answer, ParsedAnswer):
                 answer.content = b"not to be read again"
                 assert_same(outcome(about, answer, n), outcome(about, json.loads(text), n))
+        assert_read_alike(about, json.dumps(whole, indent=2).encode(), n)
 
 
 def listed(*positions: str, blanks: str = "") -> bytes:
@@ -478,6 +479,10 @@ ODD = {
     ),
     "a zero": position(entry(r'"\u0000"', raw="[0]")),
     "an empty token": position(entry('""', raw="[]")),
+    "nothing for bytes": position(entry('""', raw="")),
+    "65 characters of bytes": position(
+        entry(json.dumps("a" * 22), raw=json.dumps([97] * 22, separators=(",", ":")))
+    ),
     "U+FFFD": position(entry('"\ufffd"', raw="[195]"), entry('"\ufffd"', "-2", "[169]")),
     "a long token": position(entry(json.dumps("a" * 1000), raw=json.dumps([97] * 1000))),
     "33 bytes": position(
@@ -500,6 +505,7 @@ ODD_TOKENS = {
     169: b"\xa9",
     34: b'"',
     0: b"\0",
+    22: b"a" * 22,
     33: b"a" * 33,
     1000: b"a" * 1000,
 }

@@ -163,13 +163,12 @@ async def run_all(
     receive: Callable[[T], Awaitable[None]],
     concurrency: int | Callable[[], int],
     budget: SpendLimit,
-    drop_waiting: Callable[[], None] = lambda: None,
 ) -> None:
     """Run ``receive`` over all ``items``, in order, at most ``concurrency`` at a time: a number, or
     a function that returns it.
 
-    On the first failure, and once ``budget`` is closed, no new ones start, ``drop_waiting`` cancels
-    those not sent yet, the others end, and then the failure is raised.
+    On the first failure, and once ``budget`` is closed, no new ones start, those not sent yet are
+    cancelled, the others end, and then the failure is raised.
     """
     queue = deque(items)
     failures = list[Exception]()
@@ -198,7 +197,6 @@ async def run_all(
         except Exception as error:  # noqa: BLE001  (raised below, once the others are stored)
             failures.append(error)
             budget.drop_waiting()
-            drop_waiting()
         finally:
             workers -= 1
 

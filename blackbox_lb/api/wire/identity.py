@@ -30,10 +30,8 @@ class Identity:
     def __init__(
         self, profile: Profile, rules: EndpointRules, vocabulary: Vocabulary | None
     ) -> None:
-        kind, _, name = (rules.id or profile.tokens.id).partition(" ")
         self._provider = profile.name
-        self._kind = kind
-        self._name = name
+        self._kind, self._name = profile.token_ids(rules)
         self._vocabulary = vocabulary
         self._exact = profile.tokens.bytes_exact
 
@@ -149,9 +147,7 @@ def checked_bytes(provider: str, value: Any) -> bytes:
 
 def checked_id(provider: str, value: Any) -> int:
     """``value`` as a token id. Raises CorruptResponse where it is none."""
-    if type(value) is int and value >= 0:  # nearly all, and there are thousands in an answer
-        return value
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+    if type(value) is not int or value < 0:
         raise CorruptResponse(
             f"{provider} returned the token id {value!r:.40}; an id is a whole number from 0"
         )

@@ -88,7 +88,7 @@ class AnswerReader:
     ) -> None:
         self.vocabulary = vocabulary
         self._about = (profile, rules, vocabulary)
-        kind = (rules.id or profile.tokens.id).partition(" ")[0]
+        kind, _ = profile.token_ids(rules)
         self._plain = (
             rules.ask_logprobs == "no"
             or not DIALECTS[rules.dialect].scanned

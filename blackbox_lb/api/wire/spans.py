@@ -10,19 +10,19 @@ from __future__ import annotations
 
 import re
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
 
 from blackbox_lb.api.wire.position import UnsupportedLayout
-from blackbox_lb.api.wire.spellings import Spans, at, words_at
+from blackbox_lb.api.wire.spellings import RAW_WORDS, Spans, at, words_at, words_of
 
 LONGEST = 900
 """Most bytes of a token or of its list of bytes."""
 WIDEST = 23
 """Most characters of a number: the 17 digits of a float64 with sign, point and exponent."""
-BEFORE = 32
+BEFORE = 8 * RAW_WORDS
 """Bytes before a list that are read together with it."""
 BLANKS = b" \t\r\n"
 OPENING = re.compile(rb'"logprobs":[ \t\r\n]*\{[ \t\r\n]*"content"[ \t\r\n]*:[ \t\r\n]*(?=\[)')
@@ -52,15 +52,10 @@ _END = np.array([_TOKEN])
 _FLOATS = msgspec.json.Decoder(list[float])
 _BLANK = b"[ \t\r\n]*"
 _FIELD = {"bytes": rb"null|\[[^\]]*\]", "logprob": rb"[^,}\] \t\r\n]+"}
-_KEEP = np.frombuffer(
-    b"".join(b"\0" * (WIDEST - n) + b"\xff" * n + b"\0" for n in range(WIDEST + 1)), "<u8"
-).reshape(-1, 3)
 _PAD = np.frombuffer(
-    b"".join(b" " * (WIDEST - n) + b"\0" * n + b"," for n in range(WIDEST + 1)), "<u8"
+    b"".join(b"," + b" " * (WIDEST - n) + b"\0" * n for n in range(WIDEST + 1)), "<u8"
 ).reshape(-1, 3)
-"""By the length of a number: the mask for the 24 bytes that end behind it, and the filling for the
-rest.
-"""
+"""By the length of a number: what fills the 24 bytes that end with it."""
 
 
 def spans_of(content: bytes) -> Spans:
@@ -70,11 +65,18 @@ def spans_of(content: bytes) -> Spans:
     colons, names, begins = _keys(content)
     entries, is_own, order = _entries(colons, names)
     firsts = np.searchsorted(entries[0], begins)
-    layout = _Layout(content, entries, is_own, order, firsts)
-    starts = layout.starts(begins)
-    token_end, first = layout.field(0)
-    first_end, second = layout.field(1)
-    second_end, ends = layout.between(starts)
+    lasts = np.concatenate([firsts[1:], [len(is_own)]]) - 1
+    if (lasts < firsts).any() or not is_own[firsts].all():
+        raise UnsupportedLayout("a list without entries")
+    layout = _Layout(content, entries[0], _pattern(order))
+    sample = layout.entry(0)
+    starts = entries[0] + (sample.start(1) - sample.start())
+    for begin, start in zip(begins, starts[firsts].tolist(), strict=True):
+        if content[begin:start].translate(None, BLANKS) != b'[{"token":"':
+            raise UnsupportedLayout("a list of another layout")
+    token_end, first = _field(content, entries[1], sample[2])
+    first_end, second = _field(content, entries[2], sample[4])
+    second_end, ends = _between(layout, starts, is_own, lasts)
     spans = {order[0]: (first, first_end), order[1]: (second, second_end)}
     for field_begin, field_end in ((starts, token_end), *spans.values()):
         lengths = field_end - field_begin
@@ -123,87 +125,57 @@ def _entries(colons: Any, names: Any) -> tuple[list[Any], Any, tuple[str, str]]:
     )
 
 
-class _Layout:
-    """The text between the fields of the lists that begin with the entries ``firsts``. Its methods
-    raise UnsupportedLayout where that differs between entries.
-    """
+class _Layout(NamedTuple):
+    """Entries in ``content``, by the colons behind their first keys (n,), and their pattern."""
 
-    def __init__(
-        self, content: bytes, colons: list[Any], own: Any, order: tuple[str, str], firsts: Any
-    ) -> None:
-        self._content = content
-        self._colons = colons
-        self._own = own
-        self._pattern = _pattern(order)
-        self._firsts = firsts
-        self._lasts = np.concatenate([firsts[1:], [len(own)]]) - 1
-        if (self._lasts < firsts).any() or not own[firsts].all():
-            raise UnsupportedLayout("a list without entries")
-        kinds = (own.nonzero()[0], (~own).nonzero()[0])
-        samples = [self._entry(int(rows[0])) for rows in kinds if len(rows)]
-        if len({self._shape(sample) for sample in samples}) == 1:
-            kinds = (slice(None),)  # type: ignore[assignment]
-        self._kinds = list(zip(kinds, samples, strict=False))
+    content: bytes
+    colons: Any
+    pattern: re.Pattern[bytes]
 
-    def _entry(self, number: int) -> re.Match[bytes]:
-        """An entry from the colon behind its first key to its last field: token, glue, field, glue,
-        field.
+    def entry(self, number: int) -> re.Match[bytes]:
+        """An entry from the colon behind its first key to its last field: token, text, field, text,
+        field. Raises UnsupportedLayout.
         """
-        match = self._pattern.match(self._content, int(self._colons[0][number]))
+        match = self.pattern.match(self.content, int(self.colons[number]))
         if match is None:
             raise UnsupportedLayout("an entry of another layout")
         return match
 
-    @staticmethod
-    def _shape(entry: re.Match[bytes]) -> tuple[int, bytes, bytes]:
-        return entry.start(1) - entry.start(), entry[2], entry[4]
 
-    def starts(self, begins: list[int]) -> Any:
-        """The begins of the token strings."""
-        starts = np.empty_like(self._colons[0])
-        for rows, sample in self._kinds:
-            starts[rows] = self._colons[0][rows] + self._shape(sample)[0]
-        for begin, start in zip(begins, starts[self._firsts].tolist(), strict=True):
-            if self._content[begin:start].translate(None, BLANKS) != b'[{"token":"':
-                raise UnsupportedLayout("a list of another layout")
-        return starts
+def _field(content: bytes, colons: Any, glue: bytes) -> tuple[Any, Any]:
+    """Begin and end of the text before a field, by the colons in it. Raises UnsupportedLayout where
+    it is not ``glue`` everywhere.
+    """
+    begins = colons - glue.index(b":")
+    _check_same(content, begins, glue)
+    return begins, begins + len(glue)
 
-    def field(self, number: int) -> tuple[Any, Any]:
-        """Begin and end of the text before a field behind the token."""
-        colons = self._colons[number + 1]
-        begins = np.empty_like(self._colons[0])
-        ends = np.empty_like(self._colons[0])
-        for rows, sample in self._kinds:
-            glue = sample[2 * number + 2]
-            begins[rows] = colons[rows] - glue.index(b":")
-            _check_same(self._content, begins[rows], glue)
-            ends[rows] = begins[rows] + len(glue)
-        return begins, ends
 
-    def between(self, starts: Any) -> tuple[Any, list[int]]:
-        """The ends of the last fields, and of the lists."""
-        is_own = self._own
-        ends = np.empty_like(starts)
-        list_ends = list[int]()
-        kinds = 2 * is_own[:-1] + is_own[1:]
-        kinds[self._lasts[:-1]] = len(BETWEEN)
-        for (current, following), expected in BETWEEN.items():
-            rows = (kinds == 2 * current + following).nonzero()[0]
-            if not len(rows):
-                continue
-            some = int(rows[0])
-            glue = self._content[self._entry(some).end(5) : int(starts[some + 1])]
-            if glue.translate(None, BLANKS) != expected:
-                raise UnsupportedLayout("entries of another layout")
-            ends[rows] = starts[rows + 1] - len(glue)
-            _check_same(self._content, ends[rows], glue)
-        for number in self._lasts.tolist():
-            ends[number] = self._entry(number).end(5)
-            last = _closing(bool(is_own[number])).match(self._content, int(ends[number]))
-            if last is None:
-                raise UnsupportedLayout("a list without an end")
-            list_ends.append(last.end())
-        return ends, list_ends
+def _between(layout: _Layout, starts: Any, is_own: Any, lasts: Any) -> tuple[Any, list[int]]:
+    """The ends of the last fields of all entries, and of the lists that end with the entries
+    ``lasts``. Raises UnsupportedLayout.
+    """
+    ends = np.empty_like(starts)
+    list_ends = list[int]()
+    kinds = 2 * is_own[:-1] + is_own[1:]
+    kinds[lasts[:-1]] = len(BETWEEN)
+    for (current, following), expected in BETWEEN.items():
+        rows = (kinds == 2 * current + following).nonzero()[0]
+        if not len(rows):
+            continue
+        some = int(rows[0])
+        glue = layout.content[layout.entry(some).end(5) : int(starts[some + 1])]
+        if glue.translate(None, BLANKS) != expected:
+            raise UnsupportedLayout("entries of another layout")
+        ends[rows] = starts[rows + 1] - len(glue)
+        _check_same(layout.content, ends[rows], glue)
+    for number in lasts.tolist():
+        ends[number] = layout.entry(number).end(5)
+        last = _closing(bool(is_own[number])).match(layout.content, int(ends[number]))
+        if last is None:
+            raise UnsupportedLayout("a list without an end")
+        list_ends.append(last.end())
+    return ends, list_ends
 
 
 @cache
@@ -234,10 +206,9 @@ def _numbers(content: bytes, begins: Any, ends: Any) -> Any:
     lengths = ends - begins
     if lengths.max() > WIDEST:
         raise UnsupportedLayout("a long number")
-    text = words_at(content, ends - WIDEST, 3)
-    text &= _KEEP.take(lengths, axis=0)
+    text = words_of(content, begins, ends, 3)
     text |= _PAD.take(lengths, axis=0)
-    floats = _FLOATS.decode(b"[" + text.tobytes()[:-1] + b"]")
+    floats = _FLOATS.decode(b"[" + text.tobytes()[1:] + b"]")
     values = np.fromiter(floats, np.float64, len(floats))
     if len(values) != len(ends):
         raise UnsupportedLayout("not a number each")

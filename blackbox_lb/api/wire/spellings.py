@@ -5,6 +5,7 @@ of a list at once.
 from __future__ import annotations
 
 import json
+from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -20,20 +21,21 @@ if TYPE_CHECKING:
 
 MOST = 1 << 18
 """Most tokens that are remembered, about the largest vocabularies."""
-MOST_BYTES = 1 << 25
-"""Most bytes of their spellings; memory that is not used takes none."""
 SLOTS = 20
 """Bits of a hash. The second of two spellings that share a slot is looked up in a dictionary, which
 takes a microsecond.
 """
-STEP = 32
-"""Bytes that are compared at once."""
+TOKEN_WORDS = 4
+RAW_WORDS = 8
+"""Words of eight bytes of a token string and of a list of bytes that are compared at once. A longer
+one is looked up in the dictionary.
+"""
 FACTORS = [
     np.uint64(factor)
     for factor in (0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9, 0xD6E8FEB86659FD93)
 ]
-_NEEDED = np.array([0, 1 << 24, 0x0101 << 16, 0x010101 << 8, 0x01010101], "<u4")
-"""Which of four words must be equal, by the number of the field's bytes in the last."""
+_EQUAL = 0x01010101
+"""Four words that are equal, as four booleans."""
 
 
 class TokenSpellings:
@@ -51,25 +53,33 @@ class TokenSpellings:
         self._slots = np.zeros(1 << SLOTS, np.int32)
         self.ids = np.zeros(MOST, np.int32)
         self._has_bytes = np.zeros(MOST, np.bool_)
-        # By number, in rows, so that one is in one or two lines of the processor's cache: the last
-        # words of the token and of its bytes; their lengths, and the ends of what is kept of them.
-        self._tails = np.zeros((MOST, 2, STEP // 8), np.uint64)
-        self._places = np.zeros((MOST, 4), np.int32)
-        self._keep = np.zeros(MOST_BYTES, np.uint8)
-        self._kept = STEP
+        # By number: the words of a spelling, and its two lengths, -1 where there is none or it is
+        # too long to be compared.
+        self._words = np.zeros((MOST, TOKEN_WORDS + RAW_WORDS), np.uint64)
+        self._lengths = np.full((MOST, 2), -1, np.int32)
 
     def numbers(self, content: bytes, spans: Spans) -> Any:
         """The number of each entry's spelling (n,). Raises UnsupportedLayout, ValueError,
         IndexError where no more can be remembered, and the errors of ``Identity``.
         """
-        windows = [
-            words_at(content, ends - STEP, STEP // 8) for _, ends in (spans.token, spans.raw)
-        ]
-        slots = self._hashed(windows)
+        words = np.concatenate(
+            [
+                words_of(content, *spans.token, TOKEN_WORDS),
+                words_of(content, *spans.raw, RAW_WORDS),
+            ],
+            axis=1,
+        )
+        lengths = [ends - begins for begins, ends in (spans.token, spans.raw)]
+        slots = self._hashed(words)
         numbers = self._slots[slots]
-        same = self._same(content, windows, spans, numbers)
+        stored = self._lengths.take(numbers, axis=0)
+        same = (stored[:, 0] == lengths[0]) & (stored[:, 1] == lengths[1])
+        equal = words == self._words.take(numbers, axis=0)
+        for four in (equal.view("<u4") == _EQUAL).T:
+            same &= four
         if not same.all():
-            self._look_up(content, spans, numbers, slots, (~same).nonzero()[0])
+            rows = (~same).nonzero()[0]
+            self._look_up(content, spans, words, numbers, slots, rows)
         return numbers
 
     def bytes_of(self, numbers: Any) -> ListedBytes:
@@ -80,69 +90,34 @@ class TokenSpellings:
     @property
     def full(self) -> bool:
         """Whether the cache may hold no answer's new tokens any more."""
-        return len(self._bytes) > MOST // 2 or self._kept > MOST_BYTES // 2
+        return len(self._bytes) > MOST // 2
 
     @staticmethod
-    def _hashed(windows: list[Any]) -> Any:
-        """A slot for each entry by the last 16 bytes up to its token's end, and the last 8 up to
-        that of its bytes.
-        """
-        token, raw = windows
-        mixed = token[:, -1] * FACTORS[0]
-        mixed ^= token[:, -2] * FACTORS[1]
-        mixed ^= raw[:, -1] * FACTORS[2]
+    def _hashed(words: Any) -> Any:
+        """A slot for each entry by the last 16 bytes of its token and the last 8 of its bytes."""
+        mixed = words[:, TOKEN_WORDS - 1] * FACTORS[0]
+        mixed ^= words[:, TOKEN_WORDS - 2] * FACTORS[1]
+        mixed ^= words[:, -1] * FACTORS[2]
         mixed ^= mixed >> np.uint64(29)
         mixed *= FACTORS[-1]
         return mixed >> np.uint64(64 - SLOTS)
 
-    def _same(self, content: bytes, windows: list[Any], spans: Spans, found: Any) -> Any:
-        """Whether each entry equals the spelling with the number ``found``, to the last byte."""
-        same = found > 0
-        tails = self._tails.take(found, axis=0)
-        places = self._places.take(found, axis=0)
-        for field, (words, (begins, ends)) in enumerate(
-            zip(windows, (spans.token, spans.raw), strict=True)
-        ):
-            lengths = ends - begins
-            same &= lengths == places[:, field]
-            self._compare(
-                content, words == tails[:, field], same, ends, places[:, 2 + field], lengths
-            )
-        return same
-
-    def _compare(
-        self, content: bytes, equal: Any, same: Any, ends: Any, stored: Any, lengths: Any
+    def _look_up(
+        self, content: bytes, spans: Spans, words: Any, found: Any, slots: Any, rows: Any
     ) -> None:
-        """Make False in ``same`` (n,) whatever differs before ``ends``, backwards to the first
-        byte; ``equal``: the last words.
-
-        A word may hold bytes before the field: those of its key, the same everywhere. Bytes behind
-        the field differ.
-        """
-        needed = _NEEDED.take(lengths + 7 >> 3, mode="clip")
-        same &= equal.view("<u4")[:, 0] & needed == needed
-        if (longer := lengths > STEP).any() and len(rows := (same & longer).nonzero()[0]):
-            rest = np.ones(len(rows), np.bool_)
-            before = ends[rows] - STEP
-            earlier = stored[rows] - STEP
-            equal = words_at(content, before - STEP, STEP // 8) == words_at(
-                self._keep, earlier - STEP, STEP // 8
-            )
-            self._compare(content, equal, rest, before, earlier, lengths[rows] - STEP)
-            same[rows] = rest
-
-    def _look_up(self, content: bytes, spans: Spans, found: Any, slots: Any, rows: Any) -> None:
         """Put the numbers of the entries ``rows`` into ``found``, one by one."""
         columns = [bounds[rows].tolist() for bounds in (*spans.token, *spans.raw)]
         numbers = []
-        for begin, end, start, stop in zip(*columns, strict=True):
+        for row, begin, end, start, stop in zip(rows.tolist(), *columns, strict=True):
             key = (
                 content[begin:end] + b"\0" + content[start:stop]
             )  # no JSON string holds a zero byte
             number = self._numbers.get(key)
             if number is None:
                 number = self._add(key, content[begin:end], content[start:stop])
-                self._remember(number, content[begin - 8 : end], content[start - 8 : stop])
+                if end - begin <= 8 * TOKEN_WORDS and stop - start <= 8 * RAW_WORDS:
+                    self._words[number] = words[row]
+                    self._lengths[number] = end - begin, stop - start
             numbers.append(number)
         found[rows] = numbers
         empty = self._slots[slots[rows]] == 0  # the commonest tokens come first
@@ -168,18 +143,6 @@ class TokenSpellings:
         self._numbers[key] = number
         return number
 
-    def _remember(self, number: int, token: bytes, raw: bytes) -> None:
-        """Keep a spelling, each part with the eight bytes before it, to compare entries to."""
-        end = self._kept + len(token)
-        stop = end + len(raw)
-        if stop > MOST_BYTES:
-            raise IndexError("no more bytes can be remembered")
-        self._keep[self._kept : stop] = np.frombuffer(token + raw, np.uint8)
-        self._kept = stop
-        self._places[number] = [len(token) - 8, len(raw) - 8, end, stop]
-        for field, place in enumerate((end, stop)):
-            self._tails[number, field] = self._keep[place - STEP : place].view("<u8")
-
 
 def at(content: Any, places: Any, size: int) -> Any:
     """The ``size`` bytes at each of these places, as elements of one array (n,)."""
@@ -194,6 +157,23 @@ def words_at(content: Any, places: Any, words: int = 1) -> Any:
     if words == 1:
         return values
     return values.reshape(-1, words)
+
+
+def words_of(content: bytes, begins: Any, ends: Any, words: int) -> Any:
+    """The fields between these places, each as so many numbers of eight bytes (n, words): its last
+    bytes, behind zeros.
+    """
+    values = words_at(content, ends - 8 * words, words)
+    values &= _mask(words).take(np.minimum(ends - begins, 8 * words), axis=0)
+    return values
+
+
+@cache
+def _mask(words: int) -> Any:
+    """By the length of a field: the mask of its bytes in so many numbers of eight."""
+    size = 8 * words
+    rows = (b"\0" * (size - length) + b"\xff" * length for length in range(size + 1))
+    return np.frombuffer(b"".join(rows), "<u8").reshape(-1, words)
 
 
 class Spans(NamedTuple):

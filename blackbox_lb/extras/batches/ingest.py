@@ -5,7 +5,7 @@ Lines may come in any order, and a file may be read any number of times.
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,10 @@ from blackbox_lb.store.rows import prompt_of
 from blackbox_lb.types import Completion, Prompt
 
 OK = 200
+TOGETHER = 64
+"""Answers of one transaction: a commit waits for the disk, and what is lost in a crash still stands
+in the file.
+"""
 UNDONE = frozenset({"batch_expired", "batch_cancelled"})
 """Codes of requests that were never begun."""
 
@@ -73,14 +77,18 @@ class BatchReader:
         self._drift = setup.trials.drift
         self._stored = self._store.keys(job.request)
         self._prompts: dict[str, Prompt | None] = {}
+        self._unstored: list[Mapping[str, Sequence[Mapping[str, Any]]]] = []
         self.tally = Tally()
 
     async def read(self, path: Path) -> None:
         """Store a file of answers or of errors; a missing file has no lines."""
         for line in self._lines(path):
             self.tally.lines[self._line(line)] += 1
+            if len(self._unstored) == TOGETHER:
+                self._store_answers()
             # Ctrl-C may end it here. Stored answers stay, and the file still has the others.
             await asyncio.sleep(0)
+        self._store_answers()
 
     def _lines(self, path: Path) -> Iterator[bytes]:
         body = {"top_logprobs": self._sampling.top_logprobs}
@@ -133,8 +141,9 @@ class BatchReader:
         return self._prompts[name]
 
     def _answered(self, ask: SampleRequest, prompt: Prompt, body: dict[str, Any]) -> str:
-        self.tally.spent += used_by(body, 0, ask.count * self._sampling.max_tokens, self._prices)
+        most = ask.count * self._sampling.max_tokens
         try:
+            self.tally.spent += used_by(body, 0, most, self._prices)
             completions = self._session.completions_in(body, Draw(self._sampling), ask.count)
         except (CorruptResponse, NoLogprobs) as error:
             return self._faulty(error)
@@ -143,22 +152,30 @@ class BatchReader:
         if drifted is not None:
             self.tally.drifted = self.tally.drifted or drifted
             settings |= of_another(self._session.model, completions[0])
-        self._store_completions(settings, prompt, ask, completions)
+        self._keep(settings, prompt, ask, completions)
         if len(completions) < ask.count:
             return "short"
         return "answered"
 
-    def _store_completions(
+    def _keep(
         self,
         settings: Mapping[str, Any],
         prompt: Prompt,
         ask: SampleRequest,
         completions: list[Completion],
     ) -> None:
+        """Keep the completions of one answer until ``_store_answers``."""
         numbered = dict(zip(ask.samples, completions, strict=False))
-        self._stored.update(self._store.add_answer(settings, prompt, numbered))
+        rows = self._store.rows_of(settings, prompt, numbered)
+        self._unstored.append(rows)
+        self._stored.update(row["key"] for row in rows["completions"])
         for completion in completions[: ask.count]:
             self._watch(completion)
+
+    def _store_answers(self) -> None:
+        if self._unstored:
+            self._store.add_answers(self._unstored)
+            self._unstored = []
 
     def _failed(self, ask: SampleRequest, prompt: Prompt, status: Any, fault: Any) -> str:
         """The kind of an error line.
@@ -177,7 +194,7 @@ class BatchReader:
         error = self._session.channel.refusal(status, fault)
         if isinstance(error, ContentFiltered):
             empty = Completion.empty("content_filter", self._session.model)
-            self._store_completions(self._settings, prompt, ask, [empty] * ask.count)
+            self._keep(self._settings, prompt, ask, [empty] * ask.count)
             return "filtered"
         if is_passing(error):
             return "undone"

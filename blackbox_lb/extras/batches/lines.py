@@ -158,8 +158,16 @@ def split(lines: Iterable[Line], requests: int | None, size: int | None) -> Iter
 
 
 def names_in(path: Path) -> Iterator[str]:
-    """The custom_id of every line of a file by ``write_input``, in which it stands first."""
-    with path.open("rb") as file:
+    """The custom_id of every line of a file by ``write_input``, in which it stands first.
+
+    Raises:
+        InputError: the file cannot be read.
+    """
+    remedy = (
+        "without it nobody knows which answers the job will bring: put it back, or end the job"
+        " with ``cancel``"
+    )
+    with explained(f"read {path}", remedy), path.open("rb") as file:
         for line in file:
             if line.strip():
                 yield line.split(b'"', 4)[3].decode()

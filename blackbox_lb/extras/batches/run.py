@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
+from http import HTTPStatus
 from typing import Any, Literal
 
 from blackbox_lb.errors import (
@@ -248,12 +249,7 @@ class BatchRunner:
             if job.status == "failed" and QUEUE_FULL in codes:
                 return self._put_back(job, document)
             self._end(job, document)
-        for name, path in (
-            (job.output_file_id, self.jobs.output(job)),
-            (job.error_file_id, self.jobs.errors(job)),
-        ):
-            if name is not None and not path.exists():
-                await api.download(name, path)
+        await self._download(api, job)
         self._close(job, await self._read(job))
         return None
 
@@ -335,6 +331,29 @@ class BatchRunner:
                 f"{job.provider} refused the batch {job.batch_id}: {reason(document)}"
             )
 
+    async def _download(self, api: BatchApi, job: BatchRecord) -> None:
+        """Download the files of an ended job.
+
+        Providers remove files after some weeks. A cancelled job goes on without those.
+        """
+        for name, path in (
+            (job.output_file_id, self.jobs.output(job)),
+            (job.error_file_id, self.jobs.errors(job)),
+        ):
+            if name is None or path.exists():
+                continue
+            try:
+                await api.download(name, path)
+            except RequestRejected as error:
+                if error.status != HTTPStatus.NOT_FOUND:
+                    raise
+                if not job.cancelled:
+                    remedy = (
+                        f"if {job.provider} has removed the file, give up its answers with"
+                        " ``cancel``, after which the same command asks for them again"
+                    )
+                    raise RequestRejected(with_remedy(error, remedy)) from error
+
     async def _answered_by_command(self, job: BatchRecord) -> State | None:
         """Read the output of the user's program.
 
@@ -349,11 +368,13 @@ class BatchRunner:
                 self._close(job, tally)
                 return None
             self._report.notice(f"{output} is not whole: {tally.sentence()}, of {job.requests:,}")
-        command = command.format(
-            input=shlex.quote(str(self.jobs.input(job.name))),
-            output=shlex.quote(str(output)),
-            model=shlex.quote(self.setup.trials.session.model),
-        )
+        words = {
+            "{input}": str(self.jobs.input(job.name)),
+            "{output}": str(output),
+            "{model}": self.setup.trials.session.model,
+        }
+        for place, word in words.items():
+            command = command.replace(place, shlex.quote(word))
         return State(job.name, None, "waits", job.requests, command=command)
 
     async def _read(self, job: BatchRecord) -> Tally:

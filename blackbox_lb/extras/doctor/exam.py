@@ -263,6 +263,12 @@ class Exam:
             return self.profile.bias.high
         return float(self.clip)
 
+    def even_bias(self, tokens: Sequence[int], nats: float) -> dict[int, float]:
+        """``nats`` on each of these tokens, or as much as acts in full; on the first ones alone
+        where the profile says that a bias has fewer entries.
+        """
+        return dict.fromkeys(tokens[: self.profile.bias.entries], min(nats, self.high))
+
     @property
     def slack(self) -> float:
         """Mean deviation in nats of equal gaps: noise, or that of gaps between rounded logprobs,

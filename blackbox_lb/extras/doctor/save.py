@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence, Set
 from datetime import date
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import tomli_w
 
 from blackbox_lb.errors import InputError
 from blackbox_lb.extras.doctor.findings import Report, value_of
+from blackbox_lb.providers.packaged import is_profile_file
 from blackbox_lb.providers.profile import load_profile
 from blackbox_lb.providers.schema import Json
 from blackbox_lb.safety.files import explained, replacing
@@ -50,7 +50,7 @@ def check_target(path: Path, provider: str) -> None:
         raise InputError(
             f"the folder {path.parent} does not exist; make it, or give another ``save``"
         )
-    if provider.endswith(".toml") and path.resolve() == Path(provider).resolve():
+    if is_profile_file(provider) and path.resolve() == Path(provider).resolve():
         raise InputError(
             f"``save={path}`` is the profile that is being checked, and extends it; give another"
             " name"
@@ -94,16 +94,12 @@ def _rows(
     careful: Mapping[str, Json],
     unknown: Sequence[str],
 ) -> dict[str, Any]:
-    from_file = provider.endswith(".toml")
     rows: dict[str, Any] = {
-        "extends": str(Path(provider).resolve()) if from_file else provider,
+        "extends": str(Path(provider).resolve()) if is_profile_file(provider) else provider,
         "name": name,
         "unknown": list(unknown),
     }
-    parts = urlsplit(base_url or "")
-    if base_url is not None and not (
-        parts.username or parts.password or parts.query
-    ):  # which may be secrets
+    if base_url is not None:
         rows |= report.profile.rows_of_its_host
         rows["connection"] = {**rows.get("connection", {}), "base_url": base_url}
     corrections = {

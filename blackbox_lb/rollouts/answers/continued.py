@@ -247,6 +247,6 @@ async def _stored(
             watch(completion)
 
         at_once = trials.concurrency or session.profile.connection.concurrency
-        await run_all(missing, receive, at_once, trials.budget, session.drop_waiting)
+        await run_all(missing, receive, at_once, trials.budget)
     trials.used.update(keys)
     return list(store.completions(keys))

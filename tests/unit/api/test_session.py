@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from blackbox_lb.api.draw import Draw
+from blackbox_lb.api.limits.budget import SpendLimit
 from blackbox_lb.api.session import Session
 from blackbox_lb.api.transport.channel import Channel
 from blackbox_lb.errors import (
@@ -146,7 +147,8 @@ def test_a_failure_stops_what_has_not_been_sent(tmp_path: Path) -> None:
             return replace(completion("gpt-4o-mini"), headers={limit: "600", left: "0"})
         return Reply(401, {"error": {"message": "revoked"}})
 
-    session, asked = session_with(answer, model="gpt-4o-mini")
+    budget = SpendLimit()
+    session, asked = session_with(answer, model="gpt-4o-mini", budget=budget)
     prompts = [Prompt.user(f"question {n}") for n in range(12)]
 
     async def go() -> None:
@@ -154,9 +156,15 @@ def test_a_failure_stops_what_has_not_been_sent(tmp_path: Path) -> None:
             with RolloutStore(tmp_path / "s.db") as store:
                 for some in (prompts[:1], prompts):
                     sampling = Sampling(max_tokens=1, top_logprobs=1)
-                    tokenizer = Tokenizer("t", None)
                     await collect(
-                        session, store, tokenizer, some, Draw(sampling), samples=1, concurrency=6
+                        session,
+                        store,
+                        Tokenizer("t", None),
+                        some,
+                        Draw(sampling),
+                        samples=1,
+                        concurrency=6,
+                        budget=budget,
                     )
 
     with raises_naming(AuthenticationFailed, "401", "revoked"):
@@ -199,3 +207,17 @@ def test_a_model_that_is_listed_twice_is_one_model() -> None:
         complete(session)
     assert session.model == "toy"
     assert len(asked) > 1
+
+
+@pytest.mark.parametrize("listed", [{"data": []}, {"data": [{"id": "m"}]}, {"models": ["m"]}, []])
+def test_a_server_need_not_tell_the_size_of_its_vocabulary(listed: Any) -> None:
+    """A gateway before it may list no model, or list it without its facts."""
+
+    def answer(request: HttpRequest) -> Reply:
+        return Reply(200, listed if request.method == "GET" else {"tokens": [1, 2, 3]})
+
+    async def size() -> int | None:
+        async with session_with(answer, "llamacpp", model="m")[0] as session:
+            return (await session.tokenizer()).vocabulary_size
+
+    assert asyncio.run(size()) is None

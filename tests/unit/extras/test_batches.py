@@ -18,7 +18,7 @@ import pytest
 from click.testing import Result
 
 from blackbox_lb.errors import InputError, ServerFailed
-from blackbox_lb.extras.batches import lines, plan, run
+from blackbox_lb.extras.batches import ingest, lines, plan, run
 from blackbox_lb.extras.batches.provider_api import BatchApi
 from blackbox_lb.extras.batches.record import BatchRecord, Jobs
 from blackbox_lb.store import RolloutStore
@@ -214,8 +214,9 @@ class Killed(BaseException):
 
 def killing(monkeypatch: pytest.MonkeyPatch, at: int) -> list[int]:
     """Kill the process at tick number ``at``: before everything that outlasts it, and so after what
-    was before that.
+    was before that. Each answer is stored by itself.
     """
+    monkeypatch.setattr(ingest, "TOGETHER", 1)
     ticks = [0]
 
     def tick() -> None:
@@ -237,7 +238,7 @@ def killing(monkeypatch: pytest.MonkeyPatch, at: int) -> list[int]:
     owners: list[tuple[Any, str]] = [
         (plan, "write_input"),
         (Jobs, "save"),
-        (RolloutStore, "add_answer"),
+        (RolloutStore, "add_answers"),
     ]
     owners += [(BatchApi, name) for name in ("upload", "create", "download")]
     for owner, name in owners:
@@ -423,6 +424,23 @@ def test_a_server_that_fails_now_and_then_is_waited_for(
     assert len(desk.jobs) == 1
 
 
+def test_answers_of_a_file_share_a_commit(
+    collect: Collect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A commit waits for the disk: one for each of 50,000 lines would take a quarter of an hour."""
+    commits: list[int] = []
+    add_answers = RolloutStore.add_answers
+
+    def counted(store: RolloutStore, answers: Any) -> list[list[str]]:
+        commits.append(len(answers))
+        return add_answers(store, answers)
+
+    monkeypatch.setattr(RolloutStore, "add_answers", counted)
+    monkeypatch.setattr(ingest, "TOGETHER", 7)
+    done(collect())
+    assert commits == [7, 7, 1]
+
+
 def test_damaged_and_foreign_lines(collect: Collect, desk: BatchDesk, tmp_path: Path) -> None:
     """What cannot be read is counted, its files stay for a look, and the rest is stored; the same
     command asks again.
@@ -432,25 +450,64 @@ def test_damaged_and_foreign_lines(collect: Collect, desk: BatchDesk, tmp_path: 
     def damaged(job: Any, status: str) -> None:
         original(job, status)
         name = job.files["output"]
-        first, second, *rest = desk._files[name].splitlines(keepends=True)
+        first, second, third, *rest = desk._files[name].splitlines(keepends=True)
         foreign = (
             json.dumps({**json.loads(second), "custom_id": "somebody-else's"}).encode() + b"\n"
         )
-        desk._files[name] = b"".join([first[: len(first) // 2] + b"\n", foreign, *rest])
+        counted = json.loads(third)
+        counted["response"]["body"]["usage"]["completion_tokens"] = 3 * 10**9
+        impossible = json.dumps(counted).encode() + b"\n"
+        desk._files[name] = b"".join([first[: len(first) // 2] + b"\n", foreign, impossible, *rest])
 
     desk._finish = damaged  # type: ignore[method-assign]
     said = refusal(collect())
     assert "something that is not JSON" in said
-    assert "2 completions are missing (" in said
+    assert "3 completions are missing (" in said
     assert all(
         f"{number} requests {what}" in said
-        for number, what in ((1, "unreadable"), (1, "foreign"), (13, "answered"))
+        for number, what in ((2, "unreadable"), (1, "foreign"), (12, "answered"))
     )
     (job,) = jobs(tmp_path / "run")
     assert Jobs(tmp_path / "run" / "rollouts.db").output(job).exists()
     desk._finish = original  # type: ignore[method-assign]
     done(collect())
-    assert len(desk.jobs[1].lines) == 2
+    assert len(desk.jobs[1].lines) == 3
+
+
+def test_a_removed_file_of_answers_is_given_up_by_cancelling(
+    collect: Collect, desk: BatchDesk
+) -> None:
+    """A job whose answers the provider has removed names the way out; nothing is submitted again
+    before the user took it.
+    """
+    finish = desk._finish
+
+    def removed(job: Any, status: str) -> None:
+        finish(job, status)
+        del desk._files[job.files["output"]]
+
+    desk._finish = removed  # type: ignore[method-assign]
+    for _ in range(2):
+        said = refusal(collect())
+        assert "openai answered 404" in said
+        assert "--cancel" in said
+    desk._finish = finish  # type: ignore[method-assign]
+    done(collect("--cancel"))
+    assert len(desk.jobs) == 1
+    done(collect())
+    assert len(desk.jobs) == 2
+
+
+def test_a_removed_file_of_requests_is_no_traceback(
+    collect: Collect, desk: BatchDesk, tmp_path: Path
+) -> None:
+    """Nothing is asked for again while nobody knows what a job asks for; cancelling ends it."""
+    done(collect("--no-wait"))
+    for path in (tmp_path / "run" / "rollouts.batches").glob("*.jsonl"):
+        path.unlink()
+    assert "--cancel" in refusal(collect())
+    assert len(desk.jobs) == 1
+    done(collect("--cancel"))
 
 
 # --- Limits, prices, options
@@ -621,6 +678,15 @@ def test_without_a_server_the_tokenizer_must_be_told(offline: Callable[..., Resu
     assert "vllm takes batches for chat only" in refusal(offline("--endpoint", "completions"))
     done(offline())
     assert "No batch job is open any more" in done(offline("--cancel"))
+
+
+def test_other_braces_of_a_command_stay(offline: Callable[..., Result], tmp_path: Path) -> None:
+    """Only {input}, {output} and {model} are places."""
+    profile = tmp_path / "own.toml"
+    command = """run -i {input} -o {output} --model {model} --opts '{"a": {}}'"""
+    profile.write_text(f'extends = "vllm"\n[batch]\ncommand = {json.dumps(command)}\n')
+    told = json.loads(done(offline("--provider", profile, "--json", "--quiet")))
+    assert told["next"][0].endswith(f"""--model {tmp_path / "model"} --opts '{{"a": {{}}}}'""")
 
 
 # --- Lines

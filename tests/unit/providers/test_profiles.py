@@ -256,6 +256,9 @@ BROKEN: list[tuple[str, tuple[str, ...]]] = [
     (OWN + '[tokenizer]\nvocabulary_size = "n_vocab"', ("row tokenizer.vocabulary_size",)),
     (OWN + "[endpoints.chat]\nbais = true", ("row endpoints.chat.bais", "bias")),
     (OWN + "[neutral.top_k]\nx = 1", ("row neutral.top_k", "{'x': 1}")),
+    (OWN + "[neutral]\ntop_p = nan", ("row neutral.top_p", "nan")),
+    (OWN + "[request.options]\nmin_p = inf", ("row request.options", "inf")),
+    (OWN + '[endpoints.chat]\npath = "chat/completions"', ("row endpoints.chat.path",)),
     (OWN + '[[models.refused]]\npattern = ""\nwhy = "w"', ("row models.refused.0.pattern",)),
     (
         OWN + '[evidence]\n"bias" = { grade = "X", date = 2026-11-21, source = "s" }',

@@ -45,7 +45,7 @@ def three(tmp_path: Path) -> tuple[Path, Path, Path]:
     """Three stores; two of them share a completion."""
     return (
         filled(tmp_path / "own.db", [(0, 0), (0, 1)]),
-        filled(tmp_path / "a.db", [(0, 1), (1, 0)]),
+        filled(tmp_path / "a[1].db", [(0, 1), (1, 0)]),
         filled(tmp_path / "b.db", [(2, s) for s in range(5)]),
     )
 
@@ -75,7 +75,7 @@ def test_sources_are_one_store(three: tuple[Path, Path, Path], tmp_path: Path) -
         assert store.token_bytes("t") == whole.token_bytes("t") == {0: b"\0", 1: b"\1", 2: b"\2"}
         assert store.rewards(["x", "y", "z"]) == {"x": "own", "y": "a"}
         assert sorted(store.order(keys)) == keys
-        assert {each.text for each in store.completions([*store.order(keys)][:2])} == {
+        assert {each.text for each in store.completions(store.order(keys)[:2])} == {
             "0.0",
             "0.1",
         }, "its own first"
@@ -96,6 +96,8 @@ def test_sources_are_one_store(three: tuple[Path, Path, Path], tmp_path: Path) -
         ("export.parquet", ("export.parquet", "blb store import")),
         ("broken.db", ("broken.db", "blb store check")),
         ("s3://bucket/part-*", ("s3:/bucket/part-*", "blb store import")),
+        (".", ("rollouts.db", "blb store import")),
+        ("/", ("/rollouts.db", "blb store import")),
     ],
 )
 def test_what_is_no_source_is_named(

@@ -200,7 +200,7 @@ def test_a_prompt_with_tools_is_another_prompt_and_comes_back(tmp_path: Path) ->
     assert prompt_hash(replace(equipped, tools="")) == prompt_hash(HELLO)
     with RolloutStore(tmp_path / "a.db") as store:
         for prompt in prompts:
-            store.add_answer(SETTINGS, prompt, {0: completion()})
+            store.add(SETTINGS, prompt, 0, completion())
         assert set(store.prompts(request_hash(SETTINGS)).values()) == prompts
     export_store(tmp_path / "a.db", tmp_path / "files")
     import_store(tmp_path / "files", tmp_path / "b.db")

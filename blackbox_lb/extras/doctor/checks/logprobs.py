@@ -45,9 +45,8 @@ async def ask_meaning(exam: Exam) -> tuple[Sequence[Completion], Sequence[Comple
 
 
 def _tilt(exam: Exam) -> dict[int, float]:
-    """A bias on every other token, on as many as the profile says are taken."""
-    tokens = list(exam.biasable())[1::2]
-    return dict.fromkeys(tokens[: exam.profile.bias.entries], min(TILT, exam.high))
+    """A bias on every other token."""
+    return exam.even_bias(list(exam.biasable())[1::2], TILT)
 
 
 def compare_meaning(

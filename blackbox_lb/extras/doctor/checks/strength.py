@@ -20,7 +20,7 @@ RARE = 0.05
 of the time, and a strength that is a little off changes most. A whole number, which every API
 takes."""
 ENTRIES = 300
-"""Tokens that are biased, the likeliest of them, or as many as the profile says are taken."""
+"""Most tokens that are biased, the likeliest of them."""
 REQUESTS = 12
 TOKENS = 64
 MOST_TOKENS = REQUESTS * TOKENS
@@ -84,5 +84,4 @@ def _bias(exam: Exam) -> dict[int, float]:
     order = sorted(filter(exam.may_name, mass), key=lambda token: mass[token])
     below = np.cumsum([mass[token] for token in order])
     rare = order[: int((below <= RARE * sum(mass.values())).sum())]
-    most = min(ENTRIES, exam.profile.bias.entries or ENTRIES)
-    return dict.fromkeys(rare[-most:], min(STRENGTH, exam.high))
+    return exam.even_bias(rare[: -ENTRIES - 1 : -1], STRENGTH)

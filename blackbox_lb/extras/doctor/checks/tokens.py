@@ -102,14 +102,9 @@ def compare_ids(exam: Exam, answer: tuple[Sequence[Completion], Texts]) -> Itera
         yield unchecked("tokens.id", "nobody tells what an id prints as")
 
 
-def _kind(exam: Exam) -> str:
-    """Where the ids of an answer come from."""
-    return (exam.rules.id or exam.profile.tokens.id).partition(" ")[0]
-
-
 def _naming(exam: Exam) -> Vocabulary | None:
     """The vocabulary that gives the ids; None where the server does."""
-    if _kind(exam) in ("field", "string"):
+    if exam.profile.gives_ids(exam.rules):
         return None
     return exam.session.vocabulary
 
@@ -122,7 +117,8 @@ def _named(exam: Exam, vocabulary: Vocabulary) -> RowFinding:
     unnamed = ids.count(UNNAMED)
     evidence = f"{unnamed} of {len(ids)} listed tokens have no id under {vocabulary.name}"
     agrees = unnamed <= STRANGE * len(ids)
-    if _kind(exam) == "bytes" and exam.profile.tokens.bytes_exact:
+    kind, _ = exam.profile.token_ids(exam.rules)
+    if kind == "bytes" and exam.profile.tokens.bytes_exact:
         sampled = [_without_end(completion) for completion in exam.completions()]
         lost = sum(tokens.count(UNNAMED) for tokens in sampled)
         total = sum(map(len, sampled))
