@@ -54,7 +54,7 @@ from blackbox_lb.bias.request_bias import (
 )
 from blackbox_lb.errors import BiasError, InputError, TokenizerMismatch
 from blackbox_lb.records import Censoring, Count, Finding, Learned, Name, Row, Scalar
-from blackbox_lb.safety.files import write_whole
+from blackbox_lb.safety.files import is_folder, write_whole
 from blackbox_lb.safety.printable import UNSAFE, counted, printable
 from blackbox_lb.safety.untrusted import parse_json, read_bounded
 
@@ -516,7 +516,7 @@ def _rows(value: Any) -> str:
 def bias_path(path: str | os.PathLike[str]) -> Path:
     """The bias file that a path means: bias.json in the folder of a run, else the file itself."""
     file = Path(path)
-    if file.is_dir():
+    if is_folder(file):
         return file / RUN_FILE
     return file
 
