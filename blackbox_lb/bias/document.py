@@ -288,11 +288,6 @@ class Bias(Row):
         return "chat"
 
     @property
-    def keeps_phrases_out(self) -> bool:
-        """Whether the sender steps back from phrases, beside or instead of a logit bias."""
-        return bool(self.phrases)
-
-    @property
     def decides_alone(self) -> bool:
         """Whether the file mends decisions, and nothing in it is about completions."""
         return bool(self.decisions) and not self.entries and not self.features and not self.phrases
@@ -322,7 +317,7 @@ class Bias(Row):
                 Of phrases beside a vector a warning says that they are not kept out.
         """
         self.check_moves_tokens()
-        if self.keeps_phrases_out and not takes_phrases:
+        if self.phrases and not takes_phrases:
             count = counted(len(self.phrases), "phrase")
             if not self.entries:
                 raise BiasError(

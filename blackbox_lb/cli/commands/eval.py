@@ -351,7 +351,7 @@ def eval_plan(options: EvalOptions, task: Task, reward: Reward, biases: Sequence
     case = Case(task, reward, settings, labels, options.seed or 0, options.top_logprobs)
     policies = rivals(specs, case)
     keep_out = [isinstance(policy, WithoutPhrases) for policy in policies]
-    keep_out += [bias.keeps_phrases_out for bias in biases]
+    keep_out += [bool(bias.phrases) for bias in biases]
     if any(keep_out):
         check_keeps_out(profile, options.tokenizer)
     return EvalPlan(

@@ -141,12 +141,10 @@ class HttpService:
         self._transport = transport
 
     def _network(self, timeout: float) -> Network:
-        verify = verification(self.url)
         proxy = None
         if self._proxy_server is not None:
             proxy = self._proxy_server.address
-            if proxy.startswith("https:"):
-                verify = verification(proxy)
+        verify = verification(self.url, proxy)
         return Network(verify, timeout, most_connections(MOST_CONNECTIONS), proxy)
 
     async def __aenter__(self) -> Self:
