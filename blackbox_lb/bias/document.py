@@ -54,6 +54,7 @@ from blackbox_lb.bias.request_bias import (
 )
 from blackbox_lb.errors import BiasError, InputError, TokenizerMismatch
 from blackbox_lb.records import Censoring, Count, Finding, Learned, Name, Row, Scalar
+from blackbox_lb.safety.documents import first_problem, value_text
 from blackbox_lb.safety.files import is_folder, write_whole
 from blackbox_lb.safety.printable import UNSAFE, counted, printable
 from blackbox_lb.safety.untrusted import parse_json, read_bounded
@@ -149,7 +150,7 @@ class Bias(Row):
             try:
                 super().__init__(**fields)
             except ValidationError as error:
-                raise BiasError(_sentence(error)) from None
+                raise BiasError(first_problem(error)) from None
 
     @field_validator("created")
     @classmethod
@@ -553,37 +554,8 @@ def _document(path: Path, content: builtins.bytes) -> dict[str, Any]:
     version = document.get("version")
     if type(version) is not int or version != VERSION:
         raise BiasError(
-            f'{path}: "version" is {_shown(version)}, and blackbox-lb {__version__} reads'
+            f'{path}: "version" is {value_text(version)}, and blackbox-lb {__version__} reads'
             f" {VERSION}; take the release that wrote the file, or fit again: the completions in"
             " the run's store are used again, and not paid for again"
         )
     return document
-
-
-def _sentence(error: ValidationError) -> str:
-    """One sentence on the first finding, with its field and value, and the number of further
-    findings.
-    """
-    problems = error.errors(include_url=False)
-    first = problems[0]
-    field = "".join(
-        f"[{part}]" if isinstance(part, int) else f".{part}" for part in first["loc"]
-    ).lstrip(".")
-    if first["type"] == "missing":
-        message = f"field {field} is missing"
-    elif first["type"] == "extra_forbidden":
-        message = f"unknown field {printable(field)}"
-    elif first["type"] == "value_error":
-        message = str(first["ctx"]["error"])
-    else:
-        message = f"field {printable(field)} is {_shown(first['input'])}: {first['msg']}"
-    return message + (f" (and {len(problems) - 1} more)" if len(problems) > 1 else "")
-
-
-def _shown(value: object) -> str:
-    if isinstance(value, list | tuple | dict):
-        return f"{type(value).__name__} of {len(value):,}"
-    text = f'"{printable(value)}"' if isinstance(value, str) else printable(repr(value))
-    if len(text) <= 80:
-        return text
-    return text[:77] + "..."
