@@ -8,7 +8,7 @@ probabilities that it answers with, here, in plain Python.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Literal, TypeAlias
+from typing import Annotated, Literal, NamedTuple, TypeAlias
 
 from pydantic import Field, model_validator
 
@@ -46,20 +46,18 @@ class PromisedError(Row):
         )
 
 
-class MendedDecision(Row):
-    """The decision of a question without and with mending.
+class MendedDecision(NamedTuple):
+    """The decision of a mended question.
 
     Attributes:
         probabilities: mended, in the order of the options.
-        raw: as they were read.
-        place: of the largest mended one.
+        place: of the largest one.
         abstains: whether a promise was made that it is too small for.
     """
 
     probabilities: tuple[float, ...]
-    raw: tuple[float, ...]
-    place: Count
-    abstains: Flag
+    place: int
+    abstains: bool
 
 
 class MendedQuestion(Row):
@@ -125,6 +123,4 @@ class MendedQuestion(Row):
         probabilities = self.probabilities(logprobs)
         place = probabilities.index(max(probabilities))
         abstains = self.promise is not None and probabilities[place] < self.promise.cut
-        return MendedDecision(
-            probabilities=probabilities, raw=softmax(logprobs), place=place, abstains=abstains
-        )
+        return MendedDecision(probabilities, place, abstains)

@@ -54,7 +54,8 @@ from blackbox_lb.bias.request_bias import (
 )
 from blackbox_lb.errors import BiasError, InputError, TokenizerMismatch
 from blackbox_lb.records import Censoring, Count, Finding, Learned, Name, Row, Scalar
-from blackbox_lb.safety.files import write_whole
+from blackbox_lb.safety.documents import first_problem, value_text
+from blackbox_lb.safety.files import is_folder, write_whole
 from blackbox_lb.safety.printable import UNSAFE, counted, printable
 from blackbox_lb.safety.untrusted import parse_json, read_bounded
 
@@ -149,7 +150,7 @@ class Bias(Row):
             try:
                 super().__init__(**fields)
             except ValidationError as error:
-                raise BiasError(_sentence(error)) from None
+                raise BiasError(first_problem(error)) from None
 
     @field_validator("created")
     @classmethod
@@ -288,11 +289,6 @@ class Bias(Row):
         return "chat"
 
     @property
-    def keeps_phrases_out(self) -> bool:
-        """Whether the sender steps back from phrases, beside or instead of a logit bias."""
-        return bool(self.phrases)
-
-    @property
     def decides_alone(self) -> bool:
         """Whether the file mends decisions, and nothing in it is about completions."""
         return bool(self.decisions) and not self.entries and not self.features and not self.phrases
@@ -322,7 +318,7 @@ class Bias(Row):
                 Of phrases beside a vector a warning says that they are not kept out.
         """
         self.check_moves_tokens()
-        if self.keeps_phrases_out and not takes_phrases:
+        if self.phrases and not takes_phrases:
             count = counted(len(self.phrases), "phrase")
             if not self.entries:
                 raise BiasError(
@@ -516,7 +512,7 @@ def _rows(value: Any) -> str:
 def bias_path(path: str | os.PathLike[str]) -> Path:
     """The bias file that a path means: bias.json in the folder of a run, else the file itself."""
     file = Path(path)
-    if file.is_dir():
+    if is_folder(file):
         return file / RUN_FILE
     return file
 
@@ -558,37 +554,8 @@ def _document(path: Path, content: builtins.bytes) -> dict[str, Any]:
     version = document.get("version")
     if type(version) is not int or version != VERSION:
         raise BiasError(
-            f'{path}: "version" is {_shown(version)}, and blackbox-lb {__version__} reads'
+            f'{path}: "version" is {value_text(version)}, and blackbox-lb {__version__} reads'
             f" {VERSION}; take the release that wrote the file, or fit again: the completions in"
             " the run's store are used again, and not paid for again"
         )
     return document
-
-
-def _sentence(error: ValidationError) -> str:
-    """One sentence on the first finding, with its field and value, and the number of further
-    findings.
-    """
-    problems = error.errors(include_url=False)
-    first = problems[0]
-    field = "".join(
-        f"[{part}]" if isinstance(part, int) else f".{part}" for part in first["loc"]
-    ).lstrip(".")
-    if first["type"] == "missing":
-        message = f"field {field} is missing"
-    elif first["type"] == "extra_forbidden":
-        message = f"unknown field {printable(field)}"
-    elif first["type"] == "value_error":
-        message = str(first["ctx"]["error"])
-    else:
-        message = f"field {printable(field)} is {_shown(first['input'])}: {first['msg']}"
-    return message + (f" (and {len(problems) - 1} more)" if len(problems) > 1 else "")
-
-
-def _shown(value: object) -> str:
-    if isinstance(value, list | tuple | dict):
-        return f"{type(value).__name__} of {len(value):,}"
-    text = f'"{printable(value)}"' if isinstance(value, str) else printable(repr(value))
-    if len(text) <= 80:
-        return text
-    return text[:77] + "..."

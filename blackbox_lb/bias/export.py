@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from blackbox_lb.bias.addresses import literal
-from blackbox_lb.bias.document import Bias
+from blackbox_lb.bias.document import RUN_FILE, Bias, bias_path
 from blackbox_lb.bias.export_job import PROMPT, ExportJob, arguments, call_lines
 from blackbox_lb.bias.features import GROUP, PromptText, Scope
 from blackbox_lb.bias.handover import HANDOVER, Format, rounded, word_of
@@ -145,7 +145,7 @@ def export(
     loaded.check_scopes(rules.scopes, user, takes_phrases=rules.takes_phrases)
     if profile is not None and format != VLLM:
         _check(loaded, profile, tokenizer)
-    file = Path("bias.json") if isinstance(bias, Bias) else Path(bias)
+    file = Path(RUN_FILE) if isinstance(bias, Bias) else bias_path(bias)
     values = {} if loaded.features else _field(loaded.logit_bias)
     remarks = []
     if rules.limit is not None:

@@ -15,6 +15,7 @@ from blackbox_lb.bias.addresses import ANY, Address, literal
 from blackbox_lb.bias.document import Bias
 from blackbox_lb.errors import InputError
 from blackbox_lb.providers.profile import Profile
+from blackbox_lb.providers.schema import Connection
 from blackbox_lb.safety.printable import printable
 
 PROMPT = "Hello"
@@ -47,11 +48,14 @@ class ExportJob:
         path = route = "/chat/completions" if self.chat else "/completions"
         if self.profile is not None and name in self.profile.endpoints:
             path = self.profile.endpoint(name).path.replace("{model}", quote(self.model, safe=""))
+        return Address.of(self.connection, self.base_url, path.removesuffix(route), route)
+
+    @property
+    def connection(self) -> Connection:
+        """The address and the variable of the key; ``ANY`` where no server is known."""
         if self.profile is None or self.profile.connection.embedded:
-            rules = ANY
-        else:
-            rules = self.profile.connection
-        return Address.of(rules, self.base_url, path.removesuffix(route), route)
+            return ANY
+        return self.profile.connection
 
     def check_no_query(self) -> None:
         """Raise InputError: the API wants a query, which LiteLLM does not send."""
@@ -131,8 +135,9 @@ class ExportJob:
     @property
     def legend(self) -> str:
         """A line of comment for each token that is sent: its id, its value, its text."""
+        texts = self.texts
         return "".join(
-            f"# {token:>7} {value:+8.3f} {self.texts[token].removeprefix('# ')}\n"
+            f"# {token:>7} {value:+8.3f} {texts[token].removeprefix('# ')}\n"
             for token, value in self.values.items()
         )
 

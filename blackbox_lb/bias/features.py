@@ -5,8 +5,7 @@ a row of a task.
 
 A feature gives numbers phi, and has a vector delta for each of them; those of the answer so far
 stand in ``phases``. ``delta_0`` are the entries of the bias file, whose number is always 1. The
-same text has the same numbers everywhere, and a text of any size costs a bounded time. Nothing here
-needs numpy.
+same text has the same numbers everywhere, and a text of any size costs a bounded time.
 
 A new kind of feature is one class here and its name in ``PROMPT_FEATURES``.
 

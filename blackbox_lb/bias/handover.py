@@ -7,6 +7,7 @@ What each tool takes was read in its source; tests/live/test_third_party.py runs
 from __future__ import annotations
 
 import json
+import logging
 import shlex
 import uuid
 from collections.abc import Callable, Mapping
@@ -18,6 +19,8 @@ from blackbox_lb.bias.features import Scope
 from blackbox_lb.bias.phrases import PhraseList
 from blackbox_lb.errors import BiasError, InputError
 from blackbox_lb.safety.printable import printable
+
+log = logging.getLogger(__name__)
 
 MODEL_PLACE = "MODEL"
 """Stands in commands where only the user knows a name."""
@@ -155,15 +158,37 @@ def _dspy(job: ExportJob) -> str:
 
 
 def _litellm_yaml(job: ExportJob) -> str:
-    """A model of the proxy's config.yaml: https://docs.litellm.ai/docs/proxy/configs."""
+    """A model of the proxy's config.yaml: https://docs.litellm.ai/docs/proxy/configs. A variable
+    stands there as it is, without a default and without a path behind it.
+
+    Raises InputError: the address is that of a variable with a path behind it.
+    """
+    job.check_no_query()
+    rules = job.connection
+    address = job.base_url or rules.base_url
+    if address is not None:
+        address = json.dumps(address.strip().rstrip("/"))
+    elif rules.base_path:
+        raise InputError(
+            f"LiteLLM's configuration adds no {rules.base_path} to the address in"
+            f" {rules.base_url_env}; give the whole address as ``base_url``"
+        )
+    else:
+        address = f"os.environ/{rules.base_url_env}"
+    key = f"os.environ/{rules.api_key_env}" if rules.api_key_env else "none"
+    headers = []
+    if rules.api_key_header != "Authorization":
+        headers = ["      extra_headers:", f"        {json.dumps(rules.api_key_header)}: {key}"]
+    kind = "openai" if job.chat else "text-completion-openai"
     lines = [
         job.about,
         "model_list:",
         f"  - model_name: {json.dumps(job.model)}",
         "    litellm_params:",
-        f"      model: {json.dumps(f'openai/{job.model}')}",
-        "      api_base: os.environ/OPENAI_BASE_URL",
-        "      api_key: os.environ/OPENAI_API_KEY",
+        f"      model: {json.dumps(f'{kind}/{job.model}')}",
+        f"      api_base: {address}",
+        f"      api_key: {key}",
+        *headers,
         *(f"      {name}: {value}" for name, value in job.settings.items()),
         "      logit_bias:",
     ]
@@ -172,8 +197,9 @@ def _litellm_yaml(job: ExportJob) -> str:
 
 def _llamacpp(job: ExportJob) -> str:
     """https://github.com/ggml-org/llama.cpp/blob/master/tools/server/README.md, ``-l``."""
+    texts = job.texts
     flags = "".join(
-        f"  -l {token}{value:+}  {job.texts[token]}\n" for token, value in job.values.items()
+        f"  -l {token}{value:+}  {texts[token]}\n" for token, value in job.values.items()
     )
     pairs = [[int(token), value] for token, value in job.values.items()]
     return (
@@ -239,6 +265,13 @@ def _koboldcpp_strings(job: ExportJob) -> str:
             f"koboldcpp bans phrases whole, and no token of this bias is lowered by {BANNED:g} nats"
             f" or more (most: {-min(least, 0.0):.2f}); send the bias as logit_bias instead, which"
             " koboldcpp takes in a request: blb proxy"
+        )
+    if len(phrases) > MOST_STRINGS:
+        log.warning(
+            "koboldcpp takes %d phrases: the last %s of %s are left out",
+            MOST_STRINGS,
+            f"{len(phrases) - MOST_STRINGS:,}",
+            f"{len(phrases):,}",
         )
     return (
         json.dumps({"banned_tokens": phrases[:MOST_STRINGS]}, indent=2, ensure_ascii=False) + "\n"

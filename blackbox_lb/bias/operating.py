@@ -136,9 +136,11 @@ class OperatingCurve(Row):
         """What the chosen point promises of fresh prompts; None where it was chosen by another
         goal.
         """
-        _, equals, level = self.goal.partition("=")
-        promises = [Promise.of(name, float(level)) for name in get_args(Measure) if equals]
-        return next((promise for promise in promises if promise.goal == self.goal), None)
+        try:
+            promise = Promise.parse(self.goal.rpartition("@")[2])
+        except InputError:
+            return None
+        return promise if promise.goal == self.goal else None
 
     @property
     def check(self) -> PromiseCheck | None:

@@ -103,13 +103,12 @@ class RequestBias:
         sent: the range of what goes out, where there are features.
         answers: the store of an embedding model.
         vectors: the embedding model, where it is loaded already.
-        phrases: what the sender keeps out of an answer, a list or its entries.
+        phrase_entries: what the sender keeps out of an answer, as a bias file writes it.
 
     Attributes:
         token_ids: (s,) the tokens that may be biased.
         phases: the features of the answer so far.
         scopes: what the bias depends on beside its entries.
-        phrase_entries: the list of phrases, as a bias file writes it.
         unread: requests so far whose prompt holds no text that can be read.
         vectors: the embedding model, where one is needed.
     """
@@ -121,7 +120,7 @@ class RequestBias:
         sent: SentRange | None = None,
         answers: AnswerStore | None = None,
         vectors: TextVectors | None = None,
-        phrases: PhraseList | Sequence[str] | None = None,
+        phrase_entries: Sequence[str] = (),
     ) -> None:
         check_sizes(len(common), features)
         self.token_ids = tuple(common)
@@ -130,12 +129,7 @@ class RequestBias:
         self.sent = sent
         self.phases = phases_of_features(features)
         self.scopes: frozenset[Scope] = frozenset(feature.scope for feature in features)
-        self._given_phrases = phrases
-        self.phrase_entries: tuple[str, ...] = ()
-        if isinstance(phrases, Sequence):
-            self.phrase_entries = tuple(phrases)
-        elif phrases is not None:
-            self.phrase_entries = phrases.entries
+        self.phrase_entries = tuple(phrase_entries)
         self.unread = 0
         self.vectors = vectors or embedding_model(features, answers)
         self._of_prompt = [row for row in self.features if isinstance(row, PromptFeature)]
@@ -170,8 +164,6 @@ class RequestBias:
         """
         if not self.phrase_entries:
             return None
-        if not isinstance(self._given_phrases, Sequence):
-            return self._given_phrases
         from blackbox_lb.bias.phrases import PhraseList
 
         return PhraseList.of_entries(self.phrase_entries)
@@ -379,7 +371,9 @@ def to_request_bias(bias: Bias | AnyBias, answers: AnswerStore | None = None) ->
         return bias
     if isinstance(bias, Mapping):
         return RequestBias(bias)
-    return RequestBias(bias.logit_bias, bias.features, bias.sent, answers, phrases=bias.phrases)
+    return RequestBias(
+        bias.logit_bias, bias.features, bias.sent, answers, phrase_entries=bias.phrases
+    )
 
 
 def to_vector(bias: Bias | AnyBias, answers: AnswerStore | None = None) -> RequestBias:
@@ -392,12 +386,12 @@ def to_vector(bias: Bias | AnyBias, answers: AnswerStore | None = None) -> Reque
     return RequestBias(sent.common, sent.features, sent.sent, answers, sent.vectors)
 
 
-def with_phrases(bias: RequestBias, phrases: PhraseList) -> RequestBias:
+def with_phrases(bias: RequestBias, entries: Iterable[str]) -> RequestBias:
     """The same, and these phrases kept out beside those that it keeps out already."""
-    given: PhraseList | tuple[str, ...] = phrases
-    if bias.phrase_entries:
-        given = tuple(dict.fromkeys((*bias.phrase_entries, *phrases.entries)))
-    return RequestBias(bias.common, bias.features, bias.sent, vectors=bias.vectors, phrases=given)
+    both = dict.fromkeys((*bias.phrase_entries, *entries))
+    return RequestBias(
+        bias.common, bias.features, bias.sent, vectors=bias.vectors, phrase_entries=tuple(both)
+    )
 
 
 def strongest(bias: Bias, limit: int = 3) -> list[tuple[str, str]]:

@@ -140,7 +140,8 @@ class SteppingBack:
             limit = len(self._text)
         starts = list[int]()
         for stop in self._stops:
-            start = self._text.find(stop, max(0, self._continued_at - len(stop) + 1))
+            first = max(0, self._continued_at - len(stop) + 1)
+            start = self._text.find(stop, first, limit + len(stop))
             if 0 <= start < limit:
                 starts.append(start)
         if starts:

@@ -34,6 +34,13 @@ _LEFT_ALONE = {
     "suffix": "has a suffix",
 }
 _NOTHING: tuple[Any, ...] = (None, False, [], "", 1, {"type": "text"})
+_FORMS: dict[str, type | tuple[type, ...]] = {
+    "stop": (str, list),
+    "stream_options": dict,
+    "min_tokens": int,
+    "messages": list,
+}
+"""Fields that are read or written for the parts, and the types that every server takes."""
 _PARTS = "a bias with phases is sent in parts, and this request"
 
 
@@ -41,6 +48,12 @@ def left_alone(document: Mapping[str, Any]) -> str | None:
     """Why the answer to a request is not drawn in parts, as the end of a sentence; None where
     nothing forbids it.
     """
+    for name, types in _FORMS.items():
+        if document.get(name) is not None and not isinstance(document[name], types):
+            return f"has a ``{name}`` of a wrong type"
+    stops = document.get("stop")
+    if isinstance(stops, list) and not all(isinstance(stop, str) for stop in stops):
+        return "has a ``stop`` that is no text"
     for name, reason in _LEFT_ALONE.items():
         if document.get(name) not in _NOTHING:
             return f"{reason} (``{name}``)"
@@ -49,7 +62,7 @@ def left_alone(document: Mapping[str, Any]) -> str | None:
     messages = document.get("messages")
     if messages is None and not isinstance(document.get("prompt"), str):
         return "has a prompt that is not one text"
-    last = messages[-1] if isinstance(messages, list) and messages else None
+    last = messages[-1] if messages else None
     if isinstance(last, dict) and last.get("role") == "assistant":
         return "begins the answer with a message of its own"
     return None

@@ -159,7 +159,7 @@ class PartRequest(ABC):
         if self._size is not None:
             sent |= dict.fromkeys(self._limits or ["max_tokens"], self._size)
         if "min_tokens" in sent:
-            sent["min_tokens"] = max(0, int(sent["min_tokens"] or 0) - self._before)
+            sent["min_tokens"] = max(0, (sent["min_tokens"] or 0) - self._before)
         seed = sent.get("seed")
         if isinstance(seed, int) and seed >= 0:  # below it the server draws one itself
             # The same numbers again would make one part depend on the other. Servers take 31 bits,

@@ -96,13 +96,6 @@ class RequestPolicy:
     others: Others
     parts: PartSender | None = None
     _told: set[str | None] = field(default_factory=set, init=False, repr=False, compare=False)
-    _starts: tuple[bytes, ...] = field(init=False, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        starts = tuple(
-            b'{"model":%s,' % json.dumps(name, ensure_ascii=False).encode() for name in self.models
-        )
-        object.__setattr__(self, "_starts", starts)
 
     @classmethod
     def of(
@@ -147,30 +140,12 @@ class RequestPolicy:
         Raises InputError: a refused model, an endpoint that takes no bias, a conflict with the
         body's own ``logit_bias``.
         """
-        is_named_by_body = place.api is None and place.deployment is None
-        if is_named_by_body and self._plainly_wanted(content):
-            return self.injection.appended(content)
         document = parsed(content)
         if document is None or not self.wanted(place, document):
             return content
         # Numbers that are written again go through the parser that keeps each unchanged.
         again = "logit_bias" in document or GROUP in document
         return self.injection.body(content, json.loads(content) if again else document)
-
-    def _plainly_wanted(self, content: bytes) -> bool:
-        """Whether a body in the SDK's own spelling begins with a biased model and has no bias;
-        False: it must be parsed.
-
-        A quote inside a string has a backslash before it, so a match can only be a key. This takes
-        a fraction of the time of parsing a long prompt.
-        """
-        return (
-            content.startswith(self._starts)
-            and content.endswith(b"}")
-            and content.rfind(b'"model":') == 1
-            and content.rfind(b'"logit_bias"') < 0
-            and self.injection.is_same_for_all
-        )
 
     def wanted(self, place: UrlPurpose, document: Mapping[str, Any]) -> bool:
         """Whether this request gets the bias. Raises InputError: it cannot have it, or its model is

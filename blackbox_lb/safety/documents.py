@@ -38,19 +38,37 @@ def read_document(path: Path, model: type[Model], remedy: str) -> Model | None:
     try:
         return model.model_validate(strict_json(content))
     except ValidationError as error:
-        raise InputError(f"{path}: {_first_problem(error)}; {remedy}") from None
+        raise InputError(f"{path}: {first_problem(error)}; {remedy}") from None
     except ValueError as error:
         raise InputError(f"{path}: not JSON in UTF-8 ({error}); {remedy}") from None
 
 
-def _first_problem(error: ValidationError) -> str:
-    """The first wrong field, and how many more there are."""
+def first_problem(error: ValidationError) -> str:
+    """One sentence on the first wrong field, with its value, and the number of further ones."""
     problems = error.errors(include_url=False)
     first = problems[0]
-    field = "the whole"
-    if first["loc"]:
-        field = f"field {'.'.join(str(part) for part in first['loc'])}"
-    sentence = f"{printable(field)}: {printable(first['msg'])}"
+    field = "".join(
+        f"[{part}]" if isinstance(part, int) else f".{part}" for part in first["loc"]
+    ).lstrip(".")
+    field = f"field {printable(field)}" if field else "the whole"
+    if first["type"] == "missing":
+        sentence = f"{field} is missing"
+    elif first["type"] == "extra_forbidden":
+        sentence = f"unknown {field}"
+    elif first["type"] == "value_error":
+        sentence = str(first["ctx"]["error"])
+    else:
+        sentence = f"{field} is {value_text(first['input'])}: {first['msg']}"
     if len(problems) > 1:
         sentence += f" (and {len(problems) - 1} more)"
     return sentence
+
+
+def value_text(value: object) -> str:
+    """A value of a document in at most 80 characters."""
+    if isinstance(value, list | tuple | dict):
+        return f"{type(value).__name__} of {len(value):,}"
+    text = f'"{printable(value)}"' if isinstance(value, str) else printable(repr(value))
+    if len(text) <= 80:
+        return text
+    return text[:77] + "..."

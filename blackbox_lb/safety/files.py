@@ -30,6 +30,20 @@ def expanded(path: str | os.PathLike[str]) -> Path:
     return Path(os.path.expanduser(path))  # noqa: PTH111  (pathlib's raises RuntimeError)
 
 
+def is_there(path: str | os.PathLike[str]) -> bool:
+    """Whether there is a file or a folder of this name.
+
+    Any text may be asked about: before Python 3.14 pathlib raises OSError for one that is too long
+    for a name, and for a folder that may not be entered.
+    """
+    return os.path.exists(path)  # noqa: PTH110
+
+
+def is_folder(path: str | os.PathLike[str]) -> bool:
+    """Whether there is a folder of this name; see ``is_there``."""
+    return os.path.isdir(path)  # noqa: PTH112
+
+
 # --- Atomic writes
 
 

@@ -125,12 +125,13 @@ def check_environment(url: str, variables: Iterable[str] = (CERTIFICATE_FILE,)) 
     proxy_server(url)
 
 
-def verification(url: str) -> ssl.SSLContext:
-    """The TLS context of a connection to an address; it has ``certificates`` for https alone.
+def verification(url: str, proxy: str | None = None) -> ssl.SSLContext:
+    """The TLS context of connections to an address, and to the proxy server before it; it has
+    ``certificates`` where one of them is of https.
 
     Certificates take a twentieth of a second to load.
     """
-    if url.lower().startswith("https:"):
+    if any(address.lower().startswith("https:") for address in (url, proxy or "")):
         return certificates()
     return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 

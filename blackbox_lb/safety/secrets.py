@@ -5,7 +5,7 @@ reward names or whose own name marks a secret, and all else with the shape of a 
 variables are remembered here, values never: they are read at each masking.
 
 Messages, log records, tracebacks, recorded command lines, reports and cassettes go through
-``redacted``. Answers of servers are data and go through ``Redactor.answer``, which masks the
+``redacted``. Answers of servers are data and go through ``masked_answer``, which masks the
 credentials in use and nothing else. Both mask what a reader sees and not how a server spells it:
 ``\\u002b``, ``%2B``, ``&#43;`` and ``&plus;`` are all a plus sign, also inside one another.
 """
@@ -129,60 +129,43 @@ def _as_utf8(content: bytes) -> bytes:
     return content.decode(json.detect_encoding(content), "replace").encode("utf-8", "replace")
 
 
-class Redactor:
-    """Masking for one connection.
-
-    secrets: returns the credentials in use; called at each masking.
+def masked_answer(content: bytes, secrets: Iterable[str]) -> bytes:
+    """A server's answer with the credentials in use masked, however JSON spells them; ``content``
+    itself where it holds none.
     """
+    longest_first = _longest_first(secrets, SHORTEST_IN_ANSWERS)
+    longest_first += [json.dumps(secret)[1:-1] for secret in longest_first if not secret.isascii()]
+    plain = _as_utf8(content)
+    clean = plain
+    for secret in longest_first:
+        clean = clean.replace(secret.encode(), MASK.encode())
+    if longest_first and may_escape_ascii(clean):
+        # Each byte as one character, so that whatever is no escape stays as it is.
+        values = [secret.encode().decode("latin-1") for secret in longest_first]
+        text = clean.decode("latin-1")
+        parts = []
+        done = 0
+        for begin, end in near_escapes(text, len(values[0])):
+            near = masked_behind_escapes(
+                text[begin:end], lambda part: _occurrences(part, values), MASK
+            )
+            parts += [text[done:begin], near]
+            done = end
+        clean = "".join([*parts, text[done:]]).encode("latin-1")
+    if clean == plain:
+        return content
+    return clean
 
-    def __init__(self, secrets: Callable[[], Iterable[str]] = tuple) -> None:
-        self._secrets = secrets
 
-    def __call__(self, text: str) -> str:
-        """A message without the credentials in use and all else that ``redacted`` masks."""
-        return redacted(text, self._secrets())
-
-    def answer(self, content: bytes) -> bytes:
-        """A server's answer with the credentials in use masked, however JSON spells them;
-        ``content`` itself where it holds none.
-        """
-        secrets = _longest_first(self._secrets(), SHORTEST_IN_ANSWERS)
-        secrets += [json.dumps(secret)[1:-1] for secret in secrets if not secret.isascii()]
-        plain = _as_utf8(content)
-        clean = plain
-        for secret in secrets:
-            clean = clean.replace(secret.encode(), MASK.encode())
-        if secrets and may_escape_ascii(clean):
-            # Each byte as one character, so that whatever is no escape stays as it is.
-            values = [secret.encode().decode("latin-1") for secret in secrets]
-            text = clean.decode("latin-1")
-            parts = []
-            done = 0
-            for begin, end in near_escapes(text, len(values[0])):
-                near = masked_behind_escapes(
-                    text[begin:end], lambda part: _occurrences(part, values), MASK
-                )
-                parts += [text[done:begin], near]
-                done = end
-            clean = "".join([*parts, text[done:]]).encode("latin-1")
-        if clean == plain:
-            return content
-        return clean
-
-    def clean(self, error: BaseException) -> None:
-        """Mask the words of an error and of its causes, which a traceback would show."""
-        for cause in causes(error):
-            arguments: list[Any] = []
-            for argument in cause.args:
-                if isinstance(argument, str):
-                    argument = self(argument)
-                arguments.append(argument)
-            cause.args = tuple(arguments)
-            if isinstance(getattr(cause, "message", None), str):
-                cause.message = self(cause.message)  # type: ignore[attr-defined]  # of the SDK's
-
-    def __repr__(self) -> str:
-        return "<Redactor>"
+def mask_error(error: BaseException, secrets: Iterable[str]) -> None:
+    """Mask the words of an error and of its causes, which a traceback would show."""
+    mask = redaction(secrets)
+    for cause in causes(error):
+        cause.args = tuple(
+            mask(argument) if isinstance(argument, str) else argument for argument in cause.args
+        )
+        if isinstance(getattr(cause, "message", None), str):
+            cause.message = mask(cause.message)  # type: ignore[attr-defined]  # of the SDK's
 
 
 # --- Secrets behind escapes

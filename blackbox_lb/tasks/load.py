@@ -21,6 +21,7 @@ from typing import NamedTuple
 
 from blackbox_lb.errors import DataError, InputError
 from blackbox_lb.literals import Split
+from blackbox_lb.safety.files import is_folder
 from blackbox_lb.safety.printable import counted, did_you_mean, printable, shorten
 from blackbox_lb.tasks.records.files import (
     ANSWER,
@@ -252,7 +253,7 @@ def load_task(
             "``validation_size`` and ``validation_data`` both say what to choose on; give one of"
             " them"
         )
-    if str(data).startswith(HUB) or (not isinstance(data, GivenRows) and Path(data).is_dir()):
+    if str(data).startswith(HUB) or (not isinstance(data, GivenRows) and is_folder(data)):
         read = read_dataset(str(data), file_splits, columns, require_answers=require_answers)
     else:
         rows, unlabelled = _by_answer(data, columns, require_answers)

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from blackbox_lb.safety.secrets import Redactor, environment_secrets, redacted
+from blackbox_lb.safety.secrets import environment_secrets, masked_answer, redacted
 
 FOLDER = Path(__file__).parents[2] / "cassettes"
 HEADERS = re.compile(r"content-type|retry-after(-ms)?|x-ratelimit-[a-z-]+")
@@ -34,7 +34,7 @@ def _response(response: dict[str, Any]) -> dict[str, Any]:
     response["headers"] = _allowed(response["headers"])
     body = response["body"].get("string") or b""
     if isinstance(body, bytes):
-        response["body"]["string"] = Redactor(environment_secrets).answer(body)
+        response["body"]["string"] = masked_answer(body, environment_secrets())
     return response
 
 

@@ -68,7 +68,7 @@ def compile_command(options: CompileOptions) -> None:
     bias_file = chosen_bias(options.bias_file)
     bias = Bias.load(bias_file)
     bias.check_moves_tokens()
-    if bias.keeps_phrases_out and not bias.entries:
+    if bias.phrases and not bias.entries:
         raise BiasError(
             f"{bias_file} keeps phrases out and holds no vector, which would be compiled; send it"
             " as it is, with apply() or blb proxy"
@@ -141,7 +141,7 @@ def compile_conclusion(
             bias.entries,
             key=lambda entry: -abs(compiled.logit_bias.get(entry.id, 0.0) - entry.bias),
         )
-    if compiled.keeps_phrases_out:
+    if compiled.phrases:
         statements.append(_kept_phrases(compiled, profile))
     examples = tuple(
         BeforeAfter(

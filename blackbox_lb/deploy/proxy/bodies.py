@@ -15,7 +15,7 @@ from blackbox_lb.deploy.part_sender import PhraseCounts
 from blackbox_lb.deploy.proxy.error_answers import ErrorAnswer
 from blackbox_lb.deploy.proxy.served import ServedBias
 from blackbox_lb.deploy.request_policy import Others
-from blackbox_lb.errors import InputError
+from blackbox_lb.errors import ConnectionFailed, InputError, ProviderError
 from blackbox_lb.safety.printable import printable
 from blackbox_lb.safety.untrusted import strict_json
 
@@ -106,7 +106,7 @@ class ServedBiases:
 
     @property
     def known(self) -> str:
-        return ", ".join(f"'{printable(name)}'" for name in sorted(self._by_name))
+        return ", ".join(f"'{printable(name)}'" for name in sorted(self._by_name)) or "no model"
 
     def choose(self, name: object) -> ServedBias | None:
         """The bias for the model name, None for a model without one.
@@ -134,7 +134,8 @@ class ServedBiases:
 
         Raises ErrorAnswer: 404 for an unknown alias; 400 for a body that is no JSON object, a
         refused model, an endpoint that takes no bias, or a body's own ``logit_bias`` where the rule
-        for conflicts refuses it; 413 for a body of too many values.
+        for conflicts refuses it; 413 for a body of too many values; 502 where the embedding that a
+        bias depends on cannot be computed.
         """
         document = _document(content)
         path, mark, query = target.partition("?")
@@ -171,7 +172,10 @@ class ServedBiases:
                 content = to_json(document)
         try:
             biased = served.injection.body(content, document)
-        except InputError as error:
+        except (InputError, ProviderError) as error:
+            is_conflict = type(error) is InputError and bool(document.get("logit_bias"))
+            if not is_conflict:
+                raise _no_embedding(served, error) from error
             message = str(error)
             if served.injection.on_conflict == "raise":
                 message = (
@@ -192,6 +196,21 @@ class ServedBiases:
         if biased is content:
             return Edit(target, content, None)
         return Edit(target, biased, served)
+
+
+def _no_embedding(served: ServedBias, error: Exception) -> ErrorAnswer:
+    """The answer where a bias that depends on embeddings cannot be computed. The words of an API
+    may repeat the prompt, which no log may hold.
+    """
+    reason = type(error).__name__
+    if isinstance(error, InputError | ConnectionFailed):
+        reason = str(error)
+    return ErrorAnswer(
+        502,
+        f"the bias of {quoted(served.name)} depends on an embedding of the prompt, and there is"
+        f" none: {reason}",
+        code="embedding_failed",
+    )
 
 
 def check_values(content: bytes) -> None:

@@ -112,6 +112,8 @@ class ClientServer(web.Server):
 
     def connection_made(self, handler: web.RequestHandler, transport: asyncio.Transport) -> None:
         super().connection_made(handler, transport)
+        if len(self._connections) <= self._most:
+            return
         connections = [
             connection
             for connection in self._connections

@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from types import MappingProxyType
 
 from blackbox_lb.deploy.part_sender import PhraseCounts
 from blackbox_lb.safety.printable import printable
@@ -16,7 +15,6 @@ PHRASE_COUNTERS = {
     "discarded": "Tokens that were drawn and thrown away",
     "requests": "Requests to the upstream for these answers",
 }
-NO_PHRASES: Mapping[str, PhraseCounts] = MappingProxyType({})
 MOST_NAMES = 100
 """Models whose requests are counted by name: clients choose these."""
 BUCKETS = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0)
@@ -36,13 +34,10 @@ class Metrics:
     refused: requests that the proxy refused, by the code of the error.
     failed: requests without a whole answer that is no error of the server, by the code.
     seconds: of all answers, from the whole head of a request to the end of its answer.
-
     phrases: what keeping phrases out took, by the name of the bias.
     """
 
-    def __init__(
-        self, names: Iterable[str] = (), phrases: Mapping[str, PhraseCounts] = NO_PHRASES
-    ) -> None:
+    def __init__(self, names: Iterable[str], phrases: Mapping[str, PhraseCounts]) -> None:
         self.phrases = phrases
         self.answered: Counter[str] = Counter()
         self.biased: Counter[str] = Counter(dict.fromkeys(names, 0))

@@ -62,13 +62,23 @@ def load_served(
     profile = None
     if provider is not None:
         profile = load_profile(provider)
-    points = dict(map(parse_point, at))
+    points: dict[str | None, Promise] = {}
     named = [parse_bias_argument(argument) for argument in biases]
-    for alias in points.keys() - {alias for alias, _ in named}:
+    if models and not named:
+        raise InputError(
+            "``model`` gives a bias another name of its model, and there is no bias; mended"
+            " questions go by the name that the server's answers have"
+        )
+    aliases = {alias for alias, _ in named}
+    for alias, promise in map(parse_point, at):
         of = "without an alias"
         if alias is not None:
             of = f"with the alias {quoted(alias)}"
-        raise InputError(f"``at`` names an operating point of a bias {of}, and there is none")
+        if alias in points:
+            raise InputError(f"``at`` names two operating points of the biases {of}; give one")
+        if alias not in aliases:
+            raise InputError(f"``at`` names an operating point of a bias {of}, and there is none")
+        points[alias] = promise
     pairs = profile is not None and profile.bias.format == "pairs"
     rows = []
     for alias, path in named:
@@ -79,10 +89,9 @@ def load_served(
             highest = profile.bias.highest_id
             check_bias(bias, profile, highest if isinstance(highest, int) else None)
         injection = Injection.of(bias, on_conflict, pairs)
-        parts = PartSender.of(bias, injection, provider)
-        rows += [
-            ServedBias(model, alias, bias, injection, parts) for model in models or (bias.model,)
-        ]
+        for model in models or (bias.model,):
+            parts = PartSender.of(bias, injection, provider)  # its counts are of this name
+            rows.append(ServedBias(model, alias, bias, injection, parts))
     return rows
 
 

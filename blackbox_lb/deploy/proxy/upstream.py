@@ -29,10 +29,10 @@ from blackbox_lb.safety.http.clients import new_session
 from blackbox_lb.safety.network import (
     HTTP,
     PORTS,
-    certificates,
     proxy_server,
     read_address,
     speaks_plain_http,
+    verification,
 )
 from blackbox_lb.safety.printable import causes
 
@@ -125,30 +125,24 @@ class Upstream:
             base += PREFIX
         self.base = base
         self.root = base.removesuffix(PREFIX)
-        self.scheme = parts.scheme
         self.host = parts.hostname or ""
         self.port = parts.port or PORTS[parts.scheme]
         self._timeout = timeout
-        self._way: URL | None = None
         server = proxy_server(base, HTTP)
-        if server is not None:
-            self._way = URL(server.address)
-        self._sessions: tuple[aiohttp.ClientSession, aiohttp.ClientSession] | None = None
+        self._proxy = None if server is None else server.address
 
     @asynccontextmanager
     async def connected(self) -> AsyncIterator[None]:
         """Inside the block requests can be sent, from the event loop that runs it."""
         async with (
-            self._session(keepalive_timeout=_IDLE) as kept,
-            self._session(force_close=True) as fresh,
+            self._session(keepalive_timeout=_IDLE) as self._kept,
+            self._session(force_close=True) as self._fresh,
         ):
-            self._sessions = kept, fresh
             yield
 
     def _session(self, **options: Any) -> aiohttp.ClientSession:
-        verify = True if self.scheme == "http" else certificates()
         return new_session(
-            _Connector(limit=0, ssl=verify, **options),
+            _Connector(limit=0, ssl=verification(self.base, self._proxy), **options),
             _CONNECT,
             self._timeout,
             auto_decompress=False,
@@ -205,9 +199,6 @@ class Upstream:
 
         Raises ErrorAnswer: 400 for a bad target, 502 or 504 for no answer.
         """
-        if self._sessions is None:
-            raise RuntimeError("the upstream is not connected")
-        kept, fresh = self._sessions
         headers = _end_to_end(request.headers, _NOT_SENT | dropped)
         if is_plain:
             headers["Accept-Encoding"] = "identity"
@@ -218,27 +209,25 @@ class Upstream:
             "data": content,
             "allow_redirects": False,
             "auto_decompress": is_plain,
-            "proxy": self._way,
+            "proxy": self._proxy,
         }
         with self.faults():
             try:
-                return await kept.request(**arguments)
+                return await self._kept.request(**arguments)
             except _ENDED as error:
                 if not _is_reused.get() or _has_begun(error):
                     raise
-            return await fresh.request(**arguments)
+            return await self._fresh.request(**arguments)
 
     async def get(self, address: str) -> aiohttp.ClientResponse:
         """The answer to a request of the proxy's own, without a key; the caller closes it and waits
         no longer than it wants.
         """
-        if self._sessions is None:
-            raise RuntimeError("the upstream is not connected")
-        return await self._sessions[1].get(
+        return await self._fresh.get(
             URL(address, encoded=True),
             allow_redirects=False,
             auto_decompress=True,
-            proxy=self._way,
+            proxy=self._proxy,
         )
 
     def headers_of(

@@ -93,7 +93,7 @@ def biased_completions(
         requests = _requests(store, bias, profile)
         if not requests:
             with_parts = ""
-            if bias.keeps_phrases_out:
+            if bias.phrases:
                 with_parts = " and ``parts``"
             raise InputError(
                 f"{path} holds no completion of {printable(bias.model)} through {profile.name} with"

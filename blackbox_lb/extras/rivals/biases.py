@@ -126,7 +126,6 @@ def phrases(_case: Case, value: str) -> Policy:
     loaded = PhraseList.load(value)
     return WithoutPhrases(
         rival="phrases",
-        phrases=loaded,
         entries=loaded.entries,
         cost=(
             f"a completion a test prompt and sample without {len(loaded.lines):,} phrases, in parts"

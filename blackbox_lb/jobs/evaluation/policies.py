@@ -14,7 +14,6 @@ import numpy as np
 
 from blackbox_lb.api.wire import takes_messages
 from blackbox_lb.bias.limits import check_limits
-from blackbox_lb.bias.phrases import PhraseList
 from blackbox_lb.bias.request_bias import NO_BIAS, RequestBias, with_phrases
 from blackbox_lb.errors import InputError, NoLogprobs
 from blackbox_lb.rollouts.judging.trials import Trials
@@ -288,15 +287,14 @@ class HandBias(Policy):
 class WithoutPhrases(Policy):
     """Phrases are kept out by stepping back, beside those of a judged bias.
 
-    entries: the list, as a bias file writes it. phrases: the same, which finds them.
+    entries: the list, as a bias file writes it.
     """
 
     entries: tuple[str, ...]
-    phrases: PhraseList = field(repr=False, compare=False)
 
     @property
     def bias(self) -> RequestBias:
-        return with_phrases(self.sent, self.phrases)
+        return with_phrases(self.sent, self.entries)
 
     async def ready(self, trials: Trials) -> Policy:
         check_parts(trials.session, self.bias)

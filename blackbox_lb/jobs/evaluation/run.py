@@ -81,7 +81,7 @@ def parts_of(biases: Mapping[str, RequestBias]) -> dict[str, RequestBias]:
     for name, bias in biases.items():
         if bias.token_ids and bias.phrase_entries:
             parts[f"{name} vector"] = to_vector(bias)
-            parts[f"{name} phrases"] = RequestBias({}, phrases=bias.phrases)
+            parts[f"{name} phrases"] = RequestBias({}, phrase_entries=bias.phrase_entries)
     if not parts:
         raise InputError(
             "``parts`` judges a vector and phrases by themselves, and no bias holds both; leave it"

@@ -49,7 +49,7 @@ from blackbox_lb.safety.network import (
     verification,
 )
 from blackbox_lb.safety.printable import first_line, with_remedy
-from blackbox_lb.safety.secrets import Redactor
+from blackbox_lb.safety.secrets import mask_error, masked_answer
 
 T = TypeVar("T")
 
@@ -129,7 +129,6 @@ class HttpService:
         self._advice = advice
         self._place = place or url
         self._attempts = attempts
-        self._redactor = Redactor(secrets)
         self._has_repeated_a_key = False
         self._waits = Waits()
         self._waiting: set[asyncio.Task[Any]] = set()
@@ -141,12 +140,10 @@ class HttpService:
         self._transport = transport
 
     def _network(self, timeout: float) -> Network:
-        verify = verification(self.url)
         proxy = None
         if self._proxy_server is not None:
             proxy = self._proxy_server.address
-            if proxy.startswith("https:"):
-                verify = verification(proxy)
+        verify = verification(self.url, proxy)
         return Network(verify, timeout, most_connections(MOST_CONNECTIONS), proxy)
 
     async def __aenter__(self) -> Self:
@@ -266,7 +263,7 @@ class HttpService:
         Raises:
             CorruptResponse: the block raises ValueError or RecursionError, as parsers do.
         """
-        content = self._redactor.answer(answer.content)
+        content = masked_answer(answer.content, self._secrets())
         if content != answer.content and not self._has_repeated_a_key:
             self._has_repeated_a_key = True
             log.warning(
@@ -303,7 +300,7 @@ class HttpService:
 
     def unanswered(self, error: BaseException) -> ProviderError:
         """The error where no answer came."""
-        self._redactor.clean(error)
+        mask_error(error, self._secrets())
         reason = "connection error"
         if is_timeout(error):
             reason = "the request timed out"

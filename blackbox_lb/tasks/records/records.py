@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from blackbox_lb.errors import DataError
+from blackbox_lb.safety.files import is_folder
 from blackbox_lb.safety.printable import did_you_mean, shell_line, shorten
 from blackbox_lb.safety.untrusted import (
     read_bounded,
@@ -219,7 +220,7 @@ def _with_remark(rows: Iterator[Record], text: str, encoding: str) -> Iterator[R
 
 
 def _bytes(path: Path) -> bytes:
-    if path.is_dir():
+    if is_folder(path):
         raise DataError(f"{path} is a directory; name one file in it")
     try:
         return read_bounded(path, MAX_BYTES)

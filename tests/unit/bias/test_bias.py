@@ -18,6 +18,13 @@ from hypothesis import strategies as st
 
 from blackbox_lb.bias import document as module
 from blackbox_lb.bias.document import Bias
+from blackbox_lb.bias.operating import (
+    CheckedPoint,
+    DecisionCounts,
+    OperatingCurve,
+    OperatingPoint,
+    PromptCounts,
+)
 from blackbox_lb.bias.records import Compiled, Entry, SamplingRecord, Verdict
 from blackbox_lb.errors import BiasError
 from blackbox_lb.records import Censoring, Finding
@@ -330,3 +337,33 @@ def test_a_byte_order_mark_and_a_missing_record_are_tolerated(tmp_path: Path) ->
     del document["censoring"]
     path.write_text(json.dumps(document))
     assert Bias.load(path) == make()
+
+
+@pytest.mark.parametrize(
+    ("goal", "measure"),
+    [
+        ("recall@precision=0.95", "precision"),
+        ("precision@recall=0.8", "recall"),
+        ("rate=0.2", "rate"),
+        *((goal, None) for goal in ("accuracy", "x=y", "rate=5", "precision=0.9", "rate=nan")),
+    ],
+)
+def test_a_goal_makes_a_promise_or_none(goal: str, measure: str | None) -> None:
+    """Whatever a stranger's file has for one."""
+    prompts = PromptCounts(prompts=4, positives=2)
+    counts = DecisionCounts(decided=1, right=1)
+    curve = OperatingCurve(
+        positive="yes",
+        token_ids=(1,),
+        goal=goal,
+        shift=0.0,
+        auc=0.9,
+        auc_low=0.8,
+        auc_high=1.0,
+        training=prompts,
+        validation=prompts,
+        points=(OperatingPoint(shift=0.0, training=counts, validation=counts),),
+        checked=CheckedPoint(prompts=prompts, decisions=counts),
+    )
+    assert (curve.promise and curve.promise.measure) == measure
+    assert (curve.check is None) == (measure is None)

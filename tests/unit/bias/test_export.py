@@ -9,6 +9,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -146,6 +147,8 @@ def test_vllm_serves_the_file_and_a_request_names_it(server: ExactServer, tmp_pa
     """
     file = tmp_path / "it's short.json"
     learned(provider="vllm").save(file)
+    learned(provider="vllm").save(tmp_path / "bias.json")
+    assert f"cp {tmp_path / 'bias.json'} biases/bias.json" in export(tmp_path, "vllm")
     (tmp_path / "vllm").write_text('#!/bin/sh\nls "$BLB_BIAS_DIR" > served\necho "$@" >> served\n')
     (tmp_path / "vllm").chmod(0o755)
     text = export(file, "vllm", base_url=server.base_url)
@@ -291,6 +294,7 @@ def test_presets_and_settings_hold_the_numbers() -> None:
     (model,) = yaml.safe_load(export(bias, "litellm-yaml", model=EVIL))["model_list"]
     assert model["litellm_params"]["model"] == f"openai/{EVIL}"
     assert model["litellm_params"]["logit_bias"] == SENT
+    assert model["litellm_params"]["api_base"] == "os.environ/OPENAI_BASE_URL"
     flags = re.findall(r"^  -l (\d+)([+-])(\S+) ", export(bias, "llamacpp"), re.MULTILINE)
     assert {token: float(sign + value) for token, sign, value in flags} == SENT
     words = shlex.split(export(bias, "inspect"), comments=True)
@@ -303,6 +307,39 @@ def test_presets_and_settings_hold_the_numbers() -> None:
     } == SENT
     (body,) = re.findall(r"^\{.*\}$", export(bias, "openrouter-preset"), re.MULTILINE)
     assert json.loads(body)["logit_bias"] == SENT
+
+
+def test_litellm_gets_the_address_and_the_key_of_the_provider() -> None:
+    """The address that is given, else the provider's own; a variable that holds only a part of it
+    is refused. A bias of continuations goes to the endpoint of texts.
+    """
+
+    def parameters(**options: Any) -> Any:
+        text = export(learned("completions"), "litellm-yaml", **options)
+        return yaml.safe_load(text)["model_list"][0]["litellm_params"]
+
+    told = parameters(provider="fireworks")
+    assert told["model"] == "text-completion-openai/exact"
+    assert told["api_base"] == "https://api.fireworks.ai/inference/v1"
+    assert told["api_key"] == "os.environ/FIREWORKS_API_KEY"
+    assert parameters(base_url="http://there:1/v1/")["api_base"] == "http://there:1/v1"
+    whole = tuple(Entry(id=token, bias=1.0) for token in VALUES)
+    azure = learned(provider="azure", compiled=Compiled(), entries=whole)
+    with raises_naming(InputError, "/openai/v1", "AZURE_OPENAI_ENDPOINT", "``base_url``"):
+        export(azure, "litellm-yaml")
+    text = export(azure, "litellm-yaml", base_url="https://a/openai/v1")
+    told = yaml.safe_load(text)["model_list"][0]["litellm_params"]
+    assert told["extra_headers"] == {"api-key": "os.environ/AZURE_OPENAI_API_KEY"}
+
+
+@pytest.mark.parametrize("format", ["curl", "llamacpp"])
+def test_a_long_bias_is_written_at_once(format: str) -> None:
+    """The time is in proportion to the tokens: it was a minute for 5,000 of them."""
+    entries = tuple(Entry(id=token, bias=1.5, text=f"token{token}") for token in range(5_000))
+    start = time.monotonic()
+    text = export(learned(entries=entries), format)
+    assert text.count("'token") == 5_000
+    assert time.monotonic() - start < 20
 
 
 def test_what_a_tool_rounds_is_said(caplog: pytest.LogCaptureFixture) -> None:
@@ -335,6 +372,10 @@ def test_phrases_are_the_most_suppressed_texts(caplog: pytest.LogCaptureFixture)
     for some in (entries[:1], ()):
         text = export(judged(entries=some, phrases=kept_out), "koboldcpp-strings")
         assert json.loads(text) == {"banned_tokens": ["delve", "a testament to"]}
+    many = tuple(f"phrase{number}" for number in range(50))
+    text = export(judged(entries=(), phrases=many), "koboldcpp-strings")
+    assert json.loads(text) == {"banned_tokens": list(many[:48])}
+    assert "48 phrases: the last 2 of 50 are left out" in caplog.text
 
 
 def test_the_prompts_of_the_fit_are_said() -> None:

@@ -156,6 +156,7 @@ def test_words_of_a_command_may_be_a_pattern(tmp_path: Path) -> None:
     """``re:`` begins no file's name."""
     assert [line.is_pattern for line in PhraseList.load("lamp,re:lan.ern").lines] == [False, True]
     assert PhraseList.load("re:lan.ern").lines[0].entry == "lan.ern"
+    assert len(PhraseList.load(",".join(f"word{number}" for number in range(60))).lines) == 60
     path = tmp_path / "list.json"
     path.write_text('{"lantern": 0.25}')
     assert PhraseList.load(str(path)).lines[0].weight == 0.75

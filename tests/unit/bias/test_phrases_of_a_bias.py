@@ -10,7 +10,6 @@ import pytest
 
 from blackbox_lb.bias.document import Bias
 from blackbox_lb.bias.export import FORMATS, export, logit_bias
-from blackbox_lb.bias.phrases import PhraseList
 from blackbox_lb.bias.records import Entry
 from blackbox_lb.bias.request_bias import RequestBias, to_request_bias
 from blackbox_lb.deploy.batch_files import apply_batch
@@ -47,10 +46,7 @@ def test_requests_carry_the_list() -> None:
     assert sent.phrases.entries == PHRASES
     assert plain.phrases is None
     assert plain.store_key == RequestBias({5: -9.0}).store_key
-    assert (
-        RequestBias({5: -9.0}, phrases=PhraseList.of_entries(PHRASES)).store_key == sent.store_key
-    )
-    others = RequestBias({5: -9.0}, phrases=PHRASES[:1])
+    others = RequestBias({5: -9.0}, phrase_entries=PHRASES[:1])
     assert sent.store_key not in (plain.store_key, others.store_key)
     assert sent.identity != plain.identity
 

@@ -32,6 +32,7 @@ CAPITALS = ("fit", "--task", "capitals", "--reward", "length")
 
 
 SUBJECTS = {
+    "long prompt": "no finished fit",
     "report missing": "bias.json",
     "no task": "task",
     "template {": "'{'",
@@ -361,6 +362,10 @@ def option_cases() -> Iterator[Case]:
     for alias in ("a b=bias.json", "=bias.json", "-x=bias.json", "ü=bias.json", "a\r\nb=bias.json"):
         yield Case(f"alias {alias!r}", proxying(alias), GOOD_BIAS)
     yield Case("two biases of one name", proxying("bias.json", "bias.json"), GOOD_BIAS)
+    text = "many text " * 30  # a name may have 255 bytes
+    yield Case("long name", ("show", text))
+    yield Case("long prompt", ("try", text))
+    yield Case("long question", (*CAPITALS, "--question", text))
 
 
 def proxying(*biases: str, upstream: str = NOWHERE) -> tuple[str, ...]:

@@ -257,6 +257,7 @@ def test_a_server_that_repeats_what_it_continues(caplog: pytest.LogCaptureFixtur
     ("more", "facts"),
     [
         ({"n": 2}, ("several",)),
+        ({"stop": 5}, ("stop",)),
         ({"tools": [{}], "stream": True}, ("tools", "stream")),
         ({"tools": [{}], "tool_choice": "required"}, ("tool_choice",)),
         ({"response_format": {"type": "json_object"}}, ("form",)),

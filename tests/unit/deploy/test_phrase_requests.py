@@ -370,6 +370,9 @@ def test_answers_of_a_fixed_form_are_left_alone(
     sent = [(body.get("logit_bias"), body.get("stream")) for body in host.bodies]
     assert sent == [(None if sky is None else {"3": sky}, None)] * 2
     assert len(caplog.records) == 1
+    wrong: list[dict[str, Any]] = [{"stop": 5}, {"stop": [5]}, {"stream_options": "x"}]
+    for fields in (*wrong, {"min_tokens": "x"}, {"messages": 5}):  # the server judges it
+        assert sender_of(bias_of()).request(request() | fields) is None
     in_parts(sender_of(bias_of()), request(response_format={"type": "text"}, n=1, stop=[]))
 
 

@@ -230,6 +230,8 @@ OWN = ("--bias B --upstream http://localhost:8080/v1 --host", "own address; choo
     [
         *((f"{OWN[0]} {host}", OWN[1]) for host in ("127.0.0.1", "0.0.0.0", "localhost")),
         ("--bias none.json --upstream http://h/v1", "none.json: no such bias file"),
+        ("--bias B --upstream http://h/v1 --at rate=.1 --at rate=.2", "two operating points"),
+        ("--decide Q --upstream http://h/v1 --model other", "--model gives a bias another name"),
         ("--bias B --bias B --upstream http://h/v1", "two biases for 'm'; give one an alias"),
         ("--bias B --upstream http://h/v1 --model ''", "--model '' names no model"),
         ("--bias B --upstream http://h/v1 --provider openai", "openai takes whole numbers"),

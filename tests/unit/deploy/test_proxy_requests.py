@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +12,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 from yarl import URL
 
+from blackbox_lb.bias.features import Embedding, FeatureVector
+from blackbox_lb.bias.request_bias import RequestBias
+from blackbox_lb.deploy.injection import Injection
 from blackbox_lb.deploy.proxy.error_answers import ErrorAnswer
-from blackbox_lb.deploy.proxy.served import load_served
+from blackbox_lb.deploy.proxy.served import ServedBias, load_served
 from blackbox_lb.deploy.proxy.server import HEADER
 from blackbox_lb.deploy.proxy.upstream import Upstream
-from blackbox_lb.errors import InputError, ProfileError
+from blackbox_lb.errors import (
+    BiasError,
+    ConnectionFailed,
+    InputError,
+    ProfileError,
+    RequestRejected,
+)
+from blackbox_lb.vocabulary.embedding import TextVectors
+from tests.support.biases import WIDE
 from tests.support.errors import raises_naming
 from tests.support.proxy_upstream import (
     SENT,
@@ -114,9 +125,48 @@ def test_arguments_name_files_and_aliases(tmp_path: Path, monkeypatch: pytest.Mo
     with Origin(plain()).running() as origin, running(proxy_for(origin.address, *rows)) as port:
         for body in (b'{"model":"two"}', b'{"model":"one","logit_bias":{"7":1}}'):
             answer = exchange(port, request(CHAT, body))
+    kept_out = bias().replacing(phrases=("a testament to",), provider="llamacpp")
+    kept_out.save(tmp_path / "p.json")
+    counts = [row.parts and row.parts.counts for row in load_served(["p.json"], models=["a", "b"])]
+    assert counts[0] is not counts[1]
     first, second = origin.arrived
     assert first.json["logit_bias"] == [[2, -100], [7, 1.25], [199998, -3.0000000000000004]]
     assert (second.body, dict(answer[1]).get(HEADER)) == (body, None)
+
+
+@pytest.mark.parametrize(
+    ("failure", "said", "has_own"),
+    [
+        (BiasError("the embedding model m gives other vectors"), "gives other vectors", True),
+        (ConnectionFailed("no answer from http://e/v1; is it running?"), "is it running?", False),
+        (RequestRejected("no room for the prompt sk-prompt"), "RequestRejected", False),
+        (BiasError("the embedding model m gives other vectors"), "gives other vectors", False),
+    ],
+)
+def test_a_missing_embedding_is_told(
+    failure: Exception, said: str, has_own: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As a failure, whether or not the request has a bias of its own; without the words of an API,
+    which may repeat the prompt.
+    """
+
+    class Failing(TextVectors):
+        def of(self, texts: Sequence[str]) -> list[tuple[float, ...]]:
+            raise failure
+
+    learned = Embedding(model="m", vectors=(FeatureVector(name="0", values=(0.1,)),), probe=(1.0,))
+    sent = RequestBias({1: 0.5}, (learned,), WIDE, vectors=Failing("m"))
+    served = ServedBias("m", None, bias("m"), Injection(sent))
+    own = {"logit_bias": {"1": 1}} if has_own else {}
+    body = {"model": "m", "messages": [{"role": "user", "content": "x"}], **own}
+    with Origin(plain()).running() as origin, running(proxy_for(origin.address, served)) as port:
+        answer = exchange(port, request(CHAT, json.dumps(body).encode()))
+    error = json.loads(answer[2])["error"]
+    assert (answer[0].split()[1], error["code"]) == ("502", "embedding_failed")
+    assert said in error["message"]
+    assert said in caplog.text
+    assert "sk-prompt" not in caplog.text
+    assert not origin.arrived
 
 
 @pytest.mark.filterwarnings("ignore:Sending a large body:ResourceWarning")

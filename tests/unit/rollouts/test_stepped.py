@@ -19,7 +19,6 @@ from scipy import stats
 
 from blackbox_lb.api.draw import Draw
 from blackbox_lb.api.session import Session
-from blackbox_lb.bias.phrases import PhraseList
 from blackbox_lb.bias.request_bias import RequestBias
 from blackbox_lb.errors import InputError
 from blackbox_lb.providers.profile import load_profile
@@ -66,7 +65,7 @@ class WordServer(ExactServer):
 def draw_of(phrases: Sequence[str] = PHRASES, **sampling: Any) -> Draw:
     """Completions without phrases."""
     common = {"temperature": 1.0, "max_tokens": MODEL.horizon, "top_logprobs": 5}
-    bias = RequestBias({}, phrases=tuple(phrases))
+    bias = RequestBias({}, phrase_entries=tuple(phrases))
     return Draw(Sampling(**{**common, **sampling}), bias)
 
 
@@ -371,14 +370,14 @@ def test_a_stored_completion_is_found_again(tmp_path: Path) -> None:
             with RolloutStore(tmp_path / "s.db") as store:
                 tokenizer = await session.tokenizer()
                 vector = {0: 0.5}
-                first = RequestBias(vector, phrases=PHRASES)
+                first = RequestBias(vector, phrase_entries=PHRASES)
                 texts = list[list[str]]()
                 counts = list[int]()
                 for bias in (
                     first,
-                    RequestBias(vector, phrases=PhraseList.of_entries(PHRASES)),
-                    RequestBias(vector, phrases=PHRASES[:1]),
-                    RequestBias({}, phrases=PHRASES),
+                    RequestBias(vector, phrase_entries=list(PHRASES)),
+                    RequestBias(vector, phrase_entries=PHRASES[:1]),
+                    RequestBias({}, phrase_entries=PHRASES),
                     RequestBias(vector),
                 ):
                     draw = replace(draw_of(), bias=bias)
@@ -401,5 +400,5 @@ def test_a_server_without_token_ids_is_refused_by_name() -> None:
     """Before a request, with servers that can; no list of phrases asks nothing of it."""
     session: Any = SimpleNamespace(profile=load_profile("openai"), vocabulary=None)
     with raises_naming(InputError, "openai", "vllm", "llamacpp", "local"):
-        check_parts(session, RequestBias({}, phrases=PHRASES))
+        check_parts(session, RequestBias({}, phrase_entries=PHRASES))
     check_parts(session, RequestBias({0: 1.0}))

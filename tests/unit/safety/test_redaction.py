@@ -29,7 +29,15 @@ from blackbox_lb.errors import ProfileError
 from blackbox_lb.providers.credentials import Credentials
 from blackbox_lb.providers.packaged import profile_names
 from blackbox_lb.providers.profile import load_profile
-from blackbox_lb.safety.secrets import MASK, Redactor, environment_secrets, guarded, redacted, watch
+from blackbox_lb.safety.secrets import (
+    MASK,
+    environment_secrets,
+    guarded,
+    mask_error,
+    masked_answer,
+    redacted,
+    watch,
+)
 from blackbox_lb.store import RolloutStore
 from tests.support.commands import options
 from tests.support.errors import raises_naming
@@ -111,16 +119,16 @@ def test_a_secret_is_masked_behind_its_escapes(
     clean = f'{{"a": "\\u00e9 50%25 &lt; x{MASK}y \\u002b é"}}'
     assert redacted(text, [KEY]) == clean
     assert redacted(clean, [KEY]) == clean
-    assert Redactor(lambda: [KEY]).answer(text.encode()) == clean.encode()
+    assert masked_answer(text.encode(), [KEY]) == clean.encode()
 
 
 def test_answers_of_other_encodings() -> None:
     """A parser of JSON reads UTF-16 and UTF-32, too; without a key they stay as they are."""
     for encoding in ("utf-16", "utf-16-le", "utf-32-be"):
         content = json.dumps({"text": KEY}).encode(encoding)
-        assert json.loads(Redactor(lambda: [KEY]).answer(content)) == {"text": MASK}
+        assert json.loads(masked_answer(content, [KEY])) == {"text": MASK}
         other = json.dumps({"text": "é"}).encode(encoding)
-        assert Redactor(lambda: [KEY]).answer(other) is other
+        assert masked_answer(other, [KEY]) is other
 
 
 def test_a_variable_that_any_profile_names_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -152,10 +160,9 @@ def test_answers_lose_the_key_in_use_and_nothing_else() -> None:
     """
     content = b'{"text": "sk-abcdefgh1234 nothing ' + KEY.encode() + b'"}'
     assert (
-        Redactor(lambda: [KEY, "nothing"]).answer(content)
-        == b'{"text": "sk-abcdefgh1234 nothing [masked]"}'
+        masked_answer(content, [KEY, "nothing"]) == b'{"text": "sk-abcdefgh1234 nothing [masked]"}'
     )
-    assert Redactor().answer(content) is content
+    assert masked_answer(content, []) is content
 
 
 def test_log_records_and_chained_errors(
@@ -181,7 +188,7 @@ def test_a_chain_of_errors_is_cleaned() -> None:
     error = ValueError(f"a {KEY}")
     error.__cause__ = RuntimeError(f"b {KEY}", 3)
     error.__cause__.__context__ = error
-    Redactor(lambda: [KEY]).clean(error)
+    mask_error(error, [KEY])
     assert str(error) == "a [masked]"
     assert error.__cause__.args == ("b [masked]", 3)
 
@@ -222,7 +229,7 @@ def test_nothing_prints_its_secrets(session: Session) -> None:
     channel = session.channel
     transport = channel._transport
     credentials = Credentials(session.profile)
-    shown = [session.profile, credentials, session, channel, channel._redactor, transport]
+    shown = [session.profile, credentials, session, channel, transport]
     assert set(credentials.secrets) == {KEY, QUERY}
     for each in (*shown, vars(transport)):
         assert KEY not in f"{each!r}{each!s}", each
