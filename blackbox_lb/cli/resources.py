@@ -126,14 +126,14 @@ def chosen_bias(given: Path | None) -> Path:
     from blackbox_lb.errors import BiasError
     from blackbox_lb.jobs.runs.listing import newest_bias
     from blackbox_lb.jobs.runs.names import RUNS
-    from blackbox_lb.safety.files import is_there
+    from blackbox_lb.safety.files import exists
     from blackbox_lb.safety.printable import did_you_mean, printable
 
     if given is None:
         file = newest_bias(Path(RUNS))
         echo(f"newest run: {printable(str(file.parent))}", err=True)
         return file
-    if not is_there(given) and "\0" not in str(given):
+    if not exists(given) and "\0" not in str(given):
         near = [str(path) for path in (*Path(RUNS).glob("*"), *given.parent.glob("*"))]
         raise BiasError(
             f"there is no bias file or run {printable(str(given))}"

@@ -30,7 +30,7 @@ def expanded(path: str | os.PathLike[str]) -> Path:
     return Path(os.path.expanduser(path))  # noqa: PTH111  (pathlib's raises RuntimeError)
 
 
-def is_there(path: str | os.PathLike[str]) -> bool:
+def exists(path: str | os.PathLike[str]) -> bool:
     """Whether there is a file or a folder of this name.
 
     Any text may be asked about: before Python 3.14 pathlib raises OSError for one that is too long
@@ -40,7 +40,7 @@ def is_there(path: str | os.PathLike[str]) -> bool:
 
 
 def is_folder(path: str | os.PathLike[str]) -> bool:
-    """Whether there is a folder of this name; see ``is_there``."""
+    """Whether there is a folder of this name; see ``exists``."""
     return os.path.isdir(path)  # noqa: PTH112
 
 
