@@ -126,14 +126,17 @@ def chosen_bias(given: Path | None) -> Path:
     from blackbox_lb.errors import BiasError
     from blackbox_lb.jobs.runs.listing import newest_bias
     from blackbox_lb.jobs.runs.names import RUNS
+    from blackbox_lb.safety.files import exists
     from blackbox_lb.safety.printable import did_you_mean, printable
 
     if given is None:
         file = newest_bias(Path(RUNS))
         echo(f"newest run: {printable(str(file.parent))}", err=True)
         return file
-    if not given.exists() and "\0" not in str(given):
-        near = [str(path) for path in (*Path(RUNS).glob("*"), *given.parent.glob("*"))]
+    if not exists(given) and "\0" not in str(given):
+        near = [str(path) for path in Path(RUNS).glob("*")]
+        if exists(given.parent):
+            near += [str(path) for path in given.parent.glob("*")]
         raise BiasError(
             f"there is no bias file or run {printable(str(given))}"
             f"{did_you_mean(str(given), near)}; blb runs lists the runs"

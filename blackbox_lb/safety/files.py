@@ -30,6 +30,15 @@ def expanded(path: str | os.PathLike[str]) -> Path:
     return Path(os.path.expanduser(path))  # noqa: PTH111  (pathlib's raises RuntimeError)
 
 
+def exists(path: str | os.PathLike[str]) -> bool:
+    """Whether there is a file or folder of this name.
+
+    A text that is too long for a name, or that holds a null character, is none: where a command
+    takes a path or a text, pathlib would raise OSError for a long text.
+    """
+    return os.path.exists(path)  # noqa: PTH110
+
+
 # --- Atomic writes
 
 
