@@ -165,7 +165,7 @@ def question_tables(run: RunDocuments, place: int) -> Iterator[PageTable]:
 def _tried(question: DecidedQuestion, suffix: str) -> PageTable:
     rows = [
         [
-            Cell(candidate.way),
+            Cell(candidate.way, note=_read_share(candidate.read)),
             Cell(candidate.mending),
             number(candidate.weight, _share(candidate.weight)),
             number(candidate.accuracy, _share(candidate.accuracy)),
@@ -181,6 +181,11 @@ def _tried(question: DecidedQuestion, suffix: str) -> PageTable:
         ("read by", "mended by", "weight", "accuracy", "log loss (nats)", ""),
         rows,
     )
+
+
+def _read_share(share: float) -> str:
+    """On how many rows a way to read says anything; "" where on all of them."""
+    return f"reads {_share(share)} of the rows" if share < 1 else ""
 
 
 def _changed(question: DecidedQuestion, suffix: str) -> PageTable:

@@ -101,6 +101,13 @@ def check_unlabelled_plan(job: FitJob) -> None:
         raise InputError(
             "without answers nobody knows what the labels are; name them, as in ``labels=yes,no``"
         )
+    goal = job.plan.goal
+    if goal.objective not in ("reward", "accuracy") or goal.positive is not None:
+        named = "objective" if goal.positive is None else "positive"
+        raise InputError(
+            f"``{named}={getattr(job.plan, named)}`` is chosen by right answers, and"
+            f" ``learn_from=unlabelled`` reads none; leave it out, or use ``learn_from=answers``"
+        )
     _refuse_beside_a_shift(
         job, "``learn_from=unlabelled`` shifts the labels by the model's mean answer"
     )
