@@ -328,7 +328,7 @@ def check_logprobs(trials: Trials) -> None:
         )
 
 
-def unequal(labels: Labels, task: Task, limit: int | None = None) -> list[str]:
+def unequal(labels: Labels, task: Task, limit: int | None) -> list[str]:
     """The counts of the labels; then a sentence on labels that training hardly has."""
     counts = labels.counts(task.train[:limit])
     total = sum(counts.values())
