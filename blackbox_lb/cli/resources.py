@@ -134,7 +134,9 @@ def chosen_bias(given: Path | None) -> Path:
         echo(f"newest run: {printable(str(file.parent))}", err=True)
         return file
     if not exists(given) and "\0" not in str(given):
-        near = [str(path) for path in (*Path(RUNS).glob("*"), *given.parent.glob("*"))]
+        near = [str(path) for path in Path(RUNS).glob("*")]
+        if exists(given.parent):
+            near += [str(path) for path in given.parent.glob("*")]
         raise BiasError(
             f"there is no bias file or run {printable(str(given))}"
             f"{did_you_mean(str(given), near)}; blb runs lists the runs"

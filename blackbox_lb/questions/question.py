@@ -191,10 +191,8 @@ class Question(Row):
         return {name: place for place, name in enumerate(self.names)} | texts
 
 
-def question_of_labels(
-    labels: Sequence[str], instructions: str | None, id: str = ONLY_ID
-) -> Question:
-    """A choice between labels without descriptions.
+def question_of_labels(labels: Sequence[str], instructions: str | None) -> Question:
+    """A choice between labels without descriptions, with the id ``ONLY_ID``.
 
     Raises:
         InputError: fewer than two labels, too many, or two alike.
@@ -205,7 +203,7 @@ def question_of_labels(
         raise InputError(f"the label {shorten(twice)} is listed twice in ``labels``; list once")
     raw: dict[str, Json] = {"type": "choice", "instructions": instructions, "criteria": criteria}
     try:
-        return _distinct(question_of_system_one(raw, id, ()), ())
+        return _distinct(question_of_system_one(raw, ONLY_ID, ()), ())
     except RequestFault as fault:
         raise InputError(f"``labels``: {fault.msg}") from fault
 

@@ -31,7 +31,7 @@ PACKAGES = {
 }
 """Client -> what is installed for it."""
 CONFORMANCE = "jevcompat==0.1.1"
-QUESTION = question_of_labels(["billing", "tech", "sales"], "Which team?", "team")
+QUESTION = question_of_labels(["billing", "tech", "sales"], "Which team?").replacing(id="team")
 STATE = "I was charged twice."
 READINGS = ("systemone", "openai", "sglang", "letters", "words")
 

@@ -32,7 +32,7 @@ from blackbox_lb.errors import (
     RequestRejected,
     ServerFailed,
 )
-from blackbox_lb.safety.files import expanded, explained
+from blackbox_lb.safety.files import exists, expanded, explained
 from blackbox_lb.safety.network import (
     check_environment,
     explain_certificate,
@@ -82,7 +82,7 @@ def resolve_model(
         path = _packaged() or _fetch(DEFAULT_REPO, DEFAULT_FILE, DEFAULT_REVISION, endpoint, cache)
         return check_gguf(path)
     name = os.fspath(model)
-    if expanded(name).exists():
+    if exists(expanded(name)):
         return check_gguf(expanded(name))
     match = HUB_NAME.fullmatch(name)
     if match is None or (name.endswith(".gguf") and not match["file"]):

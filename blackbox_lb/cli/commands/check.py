@@ -68,6 +68,7 @@ def check_command(options: CheckOptions) -> None:
     """
     from blackbox_lb.bias.document import Bias
     from blackbox_lb.jobs.check import CheckedOpening
+    from blackbox_lb.jobs.plan.by_data import CORRECTNESS, has_few_rows
     from blackbox_lb.jobs.runs.conclusion import understood
     from blackbox_lb.jobs.runs.loading import labels_of, naming_advice
 
@@ -90,6 +91,8 @@ def check_command(options: CheckOptions) -> None:
             "blb check looks at decisions between few labels, and the answers of this data are not;"
             " name the labels with --labels"
         )
+    if reward.name in CORRECTNESS and has_few_rows(task, labels):
+        task = task.pooled()  # as the fit does, which learns from and chooses on the same rows
     notice = reporter(quiet=options.quiet).notice
     notice(understood(task, reward, labels))
     for advice in naming_advice(options, task, labels):
@@ -156,6 +159,7 @@ async def _run_mended(
         return forecast(RequestSettings.of(trials), check_parts(trials, examples, bias))
 
     async with open_trials(options, task, reward, budget, needs=(), expected=expected) as trials:
+        _note_other_rows(trials, task, bias)
         return await check_mended(trials, examples, bias)
 
 
@@ -220,12 +224,19 @@ async def _run_point(
         return forecast(settings, [first_part(settings.draw, "check", examples, width)])
 
     async with open_trials(options, task, reward, budget, bias, expected=expected) as trials:
-        if task.data_hash != bias.data_hash and task.name == bias.task:
-            trials.report.notice(
-                f"the bias was learned on other rows of {task.name}, or on another division of"
-                " them: make sure that none of these is one that its point was chosen on"
-            )
+        _note_other_rows(trials, task, bias)
         return await check_point(trials, examples, bias, options.top_logprobs)
+
+
+def _note_other_rows(trials: Trials, task: Task, bias: Bias) -> None:
+    """Say that rows of data of the fit's name are not those of the fit, by which a bias would be
+    judged by what it was learned from.
+    """
+    if task.data_hash != bias.data_hash and task.name == bias.task:
+        trials.report.notice(
+            f"the bias was learned on other rows of {task.name}, or on another division of them:"
+            " make sure that none of these is one that it was learned from or chosen on"
+        )
 
 
 VERDICTS: dict[Answer, tuple[str, str]] = {

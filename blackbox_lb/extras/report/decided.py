@@ -162,7 +162,7 @@ def question_tables(run: RunDocuments, place: int) -> Iterator[PageTable]:
 def _tried(question: DecidedQuestion, suffix: str) -> PageTable:
     rows = [
         [
-            Cell(candidate.way),
+            Cell(candidate.way, note=_read_share(candidate.read)),
             Cell(candidate.mending),
             number(candidate.weight, per_cent(candidate.weight)),
             number(candidate.accuracy, per_cent(candidate.accuracy)),
@@ -178,6 +178,11 @@ def _tried(question: DecidedQuestion, suffix: str) -> PageTable:
         ("read by", "mended by", "weight", "accuracy", "log loss (nats)", ""),
         rows,
     )
+
+
+def _read_share(share: float) -> str:
+    """On how many rows a way to read says anything; "" where on all of them."""
+    return f"reads {_share(share)} of the rows" if share < 1 else ""
 
 
 def _changed(question: DecidedQuestion, suffix: str) -> PageTable:

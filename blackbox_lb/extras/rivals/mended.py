@@ -103,7 +103,7 @@ async def evaluate_mended(
     remembering = Remembering(trials.report)
     trials = replace(trials, report=remembering)
     check_reading(bias, trials.session)
-    if bias.data_hash not in (task.data_hash, task.pooled().data_hash):
+    if bias.data_hash != task.data_hash:
         trials.report.notice(
             f"{name} was learned on other rows, or on another division of them: make sure that no"
             " test row here is one that it was learned on"

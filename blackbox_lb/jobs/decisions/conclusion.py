@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from blackbox_lb.bias.document import Bias
 from blackbox_lb.bias.records import Verdict
-from blackbox_lb.jobs.decisions.document import DecidedQuestion
+from blackbox_lb.jobs.decisions.document import DecidedQuestion, TriedMending
 from blackbox_lb.jobs.decisions.judge import RAW
 from blackbox_lb.safety.printable import printable
 
@@ -26,7 +26,7 @@ def verdict_word(bias: Bias, decided: Sequence[DecidedQuestion]) -> str:
 def before_and_after(decided: Sequence[DecidedQuestion]) -> str:
     """What the test rows compare: the same answers, or those of another way to read."""
     first = decided[0].tried[0].way
-    if all(row.way == first for row in decided):
+    if all(row.way == row.tried[0].way for row in decided):
         return "the same answers before and after"
     return f"before: {first}, {RAW}"
 
@@ -34,14 +34,13 @@ def before_and_after(decided: Sequence[DecidedQuestion]) -> str:
 def question_lines(question: DecidedQuestion, *, is_alone: bool) -> list[str]:
     """What was chosen for a question, and what else there is to say of it."""
     name = "" if is_alone else f"{printable(question.question)}: "
-    ways: dict[str, float] = {}
+    best: dict[str, TriedMending] = {}
     for row in question.tried:
-        ways[row.way] = max(ways.get(row.way, 0.0), row.accuracy)
+        if row.way not in best or row.accuracy > best[row.way].accuracy:
+            best[row.way] = row
     lines = [f"{name}read by {question.way}, {_mended(question)}"]
-    if len(ways) > 1:
-        listed = ", ".join(
-            f"{way} {100 * share:.0f} %" for way, share in list(ways.items())[:MOST_WAYS]
-        )
+    if len(best) > 1:
+        listed = ", ".join(_accuracy(row) for row in list(best.values())[:MOST_WAYS])
         lines.append(f"{name}accuracy by cross-fitting, best mending of each way: {listed}")
     if question.flipped is not None and question.flip_rows:
         lines.append(
@@ -58,6 +57,14 @@ def question_lines(question: DecidedQuestion, *, is_alone: bool) -> list[str]:
     if question.promise:
         lines.append(f"{name}{question.promise}")
     return lines
+
+
+def _accuracy(row: TriedMending) -> str:
+    """A way to read with its accuracy, and on how many rows."""
+    text = f"{row.way} {100 * row.accuracy:.0f} %"
+    if row.read < 1:
+        text += f" of the {100 * row.read:.0f} % that it reads"
+    return text
 
 
 def _mended(question: DecidedQuestion) -> str:

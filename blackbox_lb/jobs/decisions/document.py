@@ -14,6 +14,7 @@ class TriedMending(Row):
 
     weight: in the average of the ways to mend; 1 for the average itself.
     accuracy, log_loss: of what was learned without each row's fold; log_loss in nats a row.
+    read: share of the rows that could be read in this way, which the two are means over.
     """
 
     way: Name
@@ -21,6 +22,7 @@ class TriedMending(Row):
     weight: Share
     accuracy: Share
     log_loss: Finite
+    read: Share = 1.0
     is_chosen: Flag = False
 
 

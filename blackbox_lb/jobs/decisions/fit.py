@@ -7,8 +7,10 @@ so the same answers to the test rows are judged before and after.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -43,13 +45,14 @@ from blackbox_lb.jobs.decisions.reading import (
     ReadRows,
     WayToRead,
     list_width,
+    parts_in_order,
     parts_to_read,
     read,
     read_in_order,
     system_of,
     ways_to_read,
 )
-from blackbox_lb.jobs.decisions.rows import NO_ANSWER, DecisionRows, questions_of
+from blackbox_lb.jobs.decisions.rows import NO_ANSWER, DecisionRows
 from blackbox_lb.jobs.fitting.document import (
     BothDecisions,
     FitResult,
@@ -70,8 +73,6 @@ RIVALS = ("temperature", "batch prior")
 """What one would do without this package, and is judged beside it."""
 FLIP_ROWS = 30
 """Rows whose options are also listed in reverse."""
-PROMISE_SHARE = 2
-"""One of so many learning rows certifies a promise, where no rows are set apart to choose on."""
 
 MOST_SAMPLED = 200
 MOST_NUMBERS = 10_000
@@ -105,25 +106,24 @@ async def fit_decisions(trials: Trials, task: Task, plan: Plan) -> Fitted:
     """
     trials = replace(trials, used=set())
     session = trials.session
-    rows = decision_rows(task, plan)
+    rows = DecisionRows.of(task, plan)
     goal = DecisionGoal.parse(plan.objective)
     ways = ways_to_read(session.profile, session.endpoint, plan.layout or ())
-    system = system_of(rows.train)
+    system = system_of((*rows.train, *rows.test))
     read_ways = {
         way: await read(trials, "learning", rows.train, rows.questions, way) for way in ways
     }
-    certifying = _certifying(rows, task, goal)
     learned = [
-        _learned(
+        learned_question(
             question,
             rows,
             {way: read_ways[way][question.id] for way in ways},
-            certifying,
             goal,
             trials.seed or 0,
         )
         for question in rows.questions
     ]
+    flips = await _flips(trials, learned, rows)
     judged_ways = dict.fromkeys(way for choice in learned for way in (choice.base_way, choice.way))
     read_tests = {
         way: await read(trials, "judging", rows.test, rows.questions, way) for way in judged_ways
@@ -138,22 +138,49 @@ async def fit_decisions(trials: Trials, task: Task, plan: Plan) -> Fitted:
         suffix = f" of {question.id}" if len(learned) > 1 else ""
         base = read_tests[choice.base_way][question.id]
         test = read_tests[choice.way][question.id]
-        promise, sentence = _promise(choice, rows, certifying, goal)
+        promise, sentence = _promise(choice, rows, goal)
         mended.append(_mended(trials, choice, promise, system))
-        answers = rows.judged(question)
-        is_judged = base.is_read & test.is_read & (answers != NO_ANSWER)
-        if is_judged.any():
-            answers = answers[is_judged]
-            raw = softmax(base.logprobs[is_judged])
-            after = choice.chosen.mending.probabilities(test.logprobs[is_judged])
+        is_judged = base.is_read & test.is_read & (rows.judged(question) != NO_ANSWER)
+        answers = rows.judged(question)[is_judged]
+        raw = softmax(base.logprobs[is_judged])
+        after = choice.chosen.mending.probabilities(test.logprobs[is_judged])
+        if len(answers):
             verdicts += comparisons(question.names, raw, after, answers, suffix)
             for candidate in choice.rivals:
                 rival = candidate.mending.probabilities(test.logprobs[is_judged])
                 rivals += beside(candidate.name, rival, after, answers, suffix)
             title = GREEDY.name if len(learned) == 1 else f"{GREEDY.name}, {question.id}"
             decisions[title] = both_decisions(question, raw, after, answers)
-        flips = await _flips(trials, choice, rows)
-        decided.append(_decided(choice, rows, base, test, is_judged, flips, sentence))
+        examples = [row for row, judged in zip(rows.test, is_judged, strict=True) if judged]
+        examples_of_change, changed = changed_rows(question, examples, raw, after, answers)
+        flipped, flip_rows = flips.get(question.id, (None, 0))
+        masses = choice.rows.label_mass[np.isfinite(choice.rows.label_mass)]
+        learning = _mending_rows(question, choice.rows, rows.learned(question), choice.is_used)
+        mending = choice.chosen.mending
+        decided.append(
+            DecidedQuestion(
+                question=question.id,
+                options=question.names,
+                way=choice.way.name,
+                mending=choice.chosen.name,
+                tried=choice.tried,
+                rows=int((learning.answers != NO_ANSWER).sum()),
+                test_rows=len(answers),
+                refused=int((~choice.rows.is_read).sum() + (~test.is_read).sum()),
+                floored=float(choice.rows.floored[choice.rows.is_read].mean()),
+                changed_by_floors=int(changed_by_floors(mending, learning).sum()),
+                label_mass=float(masses.mean()) if len(masses) else None,
+                flipped=flipped,
+                flip_rows=flip_rows,
+                raw_reliability=reliability(raw, answers),
+                reliability=reliability(after, answers),
+                raw_coverage=coverage(raw, answers),
+                coverage=coverage(after, answers),
+                changed=tuple(examples_of_change),
+                changed_rows=changed,
+                promise=sentence,
+            )
+        )
     verdicts = together(verdicts)
     bias = Bias(
         provider=trials.session.profile.name,
@@ -172,103 +199,106 @@ async def fit_decisions(trials: Trials, task: Task, plan: Plan) -> Fitted:
     return Fitted(bias, bias, _result(trials, bias, decided, decisions, rivals), ())
 
 
-def decision_rows(task: Task, plan: Plan) -> DecisionRows:
-    """The rows and questions of a plan. Raises InputError: see ``questions_of`` and
-    ``DecisionRows``.
-    """
-    questions = questions_of(str(plan.question), plan.decision_labels)
-    return DecisionRows.of(task, questions, plan.limit)
-
-
 def decision_parts(
     profile: Profile, endpoint: Endpoint, draws: Draws, task: Task, plan: Plan
 ) -> Iterator[StagePart]:
     """All that a fit may ask for."""
-    rows = decision_rows(task, plan)
+    rows = DecisionRows.of(task, plan)
     width = list_width(profile, endpoint)
     ways = ways_to_read(profile, endpoint, plan.layout or ())
     for way in ways:
         for examples in (rows.train, rows.test):
             yield from parts_to_read(draws, examples, rows.questions, way, width)
-    reversed_way = replace(ways[0], both_orders=True)
     choices = [question for question in rows.questions if question.kind == "choice"]
-    yield from parts_to_read(draws, rows.train[:FLIP_ROWS], choices, reversed_way, width)
+    if choices:
+        examples = rows.train[:FLIP_ROWS]
+        yield from parts_in_order(draws, examples, choices, ways[0], width, is_reversed=True)
 
 
-def _certifying(rows: DecisionRows, task: Task, goal: DecisionGoal) -> Bools:
-    """(n,) the train rows that certify a promise and teach nothing: the validation rows, else every
-    second one; none without a wish.
+class _TriedWay(NamedTuple):
+    """A way to read, with the best mending of what it reads.
+
+    is_used: (n,) the train rows that taught. read: share of the rows that teach which it reads.
     """
-    size = len(rows.train)
-    is_certifying = np.zeros(size, np.bool_)
-    if goal.error is None:
-        return is_certifying
-    learning = min(len(task.train), size)
-    if learning < size:
-        is_certifying[learning:] = True
-    else:
-        is_certifying[1::PROMISE_SHARE] = True
-    return is_certifying
+
+    way: WayToRead
+    rows: ReadRows
+    is_used: Bools
+    read: float
+    candidates: Sequence[CandidateMending]
+    best: CandidateMending
+
+    def value(self, goal: DecisionGoal) -> float:
+        """What the goal says of it: a row that cannot be read is decided wrong, and each of its
+        options is as likely.
+        """
+        if goal.by == "accuracy":
+            return self.read * self.best.scores.accuracy
+        options = self.rows.logprobs.shape[1]
+        return -self.read * self.best.scores.log_loss - (1 - self.read) * math.log(options)
+
+    def tried(self, chosen: CandidateMending) -> Iterator[TriedMending]:
+        """The candidates, their average and their weights in it."""
+        weights = candidate_weights(self.candidates).tolist()
+        rows = list(zip(self.candidates, weights, strict=True))
+        if self.best not in self.candidates:
+            rows.append((self.best, 1.0))
+        for candidate, weight in rows:
+            yield TriedMending(
+                way=self.way.name,
+                mending=candidate.name,
+                weight=weight,
+                accuracy=candidate.scores.accuracy,
+                log_loss=candidate.scores.log_loss,
+                read=self.read,
+                is_chosen=candidate is chosen,
+            )
 
 
-def _learned(
+def learned_question(
     question: Question,
     rows: DecisionRows,
     by_way: dict[WayToRead, ReadRows],
-    certifying: Bools,
     goal: DecisionGoal,
     seed: int,
 ) -> LearnedQuestion:
-    """The way to read and the mending with the best cross-validated goal; of equals the first."""
+    """The way to read and the mending with the best cross-validated goal; of equals the first.
+
+    Raises InputError: in no way could enough answers be read to learn from.
+    """
     answers = rows.learned(question)
-    choices = []
+    teaches = (answers != NO_ANSWER) & ~rows.certifies
+    tried: list[_TriedWay] = []
+    too_few = InputError("")
     for way, read_rows in by_way.items():
-        is_used = read_rows.is_read & ~certifying
-        if not is_used.any():
-            continue
+        is_used = read_rows.is_read & ~rows.certifies
         learning = _mending_rows(question, read_rows, answers, is_used)
-        candidates = mending_candidates(learning, seed)
+        try:
+            candidates = mending_candidates(learning, seed)
+        except InputError as error:
+            too_few = error
+            continue
+        share = float(read_rows.is_read[teaches].mean())
         best = best_mending(candidates, learning.answers)
-        choices.append((way, read_rows, is_used, candidates, best))
-    if not choices:
+        tried.append(_TriedWay(way, read_rows, is_used, share, candidates, best))
+    if not tried:
+        if any(read_rows.is_read.any() for read_rows in by_way.values()):
+            raise too_few
         raise InputError(
             f"no answer to the question {question.id!r} could be read: refusals, or none of the"
             f" options {', '.join(question.names)} among the listed first tokens"
         )
-    way, read_rows, is_used, candidates, chosen = max(
-        choices, key=lambda choice: _value(choice[4], goal)
-    )
-    tried = [
-        row
-        for other_way, _, _, tried_candidates, best in choices
-        for row in _tried(other_way, tried_candidates, best, chosen)
-    ]
-    rivals = [candidate for candidate in candidates if candidate.name in RIVALS]
+    chosen = max(tried, key=lambda choice: choice.value(goal))
     return LearnedQuestion(
-        question, way, choices[0][0], read_rows, is_used, chosen, tuple(tried), tuple(rivals)
+        question=question,
+        way=chosen.way,
+        base_way=tried[0].way,
+        rows=chosen.rows,
+        is_used=chosen.is_used,
+        chosen=chosen.best,
+        tried=tuple(row for choice in tried for row in choice.tried(chosen.best)),
+        rivals=tuple(row for row in chosen.candidates if row.name in RIVALS),
     )
-
-
-def _tried(
-    way: WayToRead,
-    candidates: Sequence[CandidateMending],
-    best: CandidateMending,
-    chosen: CandidateMending,
-) -> Iterator[TriedMending]:
-    """The candidates of a way to read, their average and their weights in it."""
-    weights = candidate_weights(candidates).tolist()
-    rows = list(zip(candidates, weights, strict=True))
-    if best not in candidates:
-        rows.append((best, 1.0))
-    for candidate, weight in rows:
-        yield TriedMending(
-            way=way.name,
-            mending=candidate.name,
-            weight=weight,
-            accuracy=candidate.scores.accuracy,
-            log_loss=candidate.scores.log_loss,
-            is_chosen=candidate is chosen,
-        )
 
 
 def _mending_rows(
@@ -282,20 +312,14 @@ def _mending_rows(
     )
 
 
-def _value(chosen: CandidateMending, goal: DecisionGoal) -> float:
-    if goal.by == "accuracy":
-        return chosen.scores.accuracy
-    return -chosen.scores.log_loss
-
-
 def _promise(
-    choice: LearnedQuestion, rows: DecisionRows, certifying: Bools, goal: DecisionGoal
+    choice: LearnedQuestion, rows: DecisionRows, goal: DecisionGoal
 ) -> tuple[PromisedError | None, str]:
     """What can be certified of the wished share of errors, and a sentence on it."""
     if goal.error is None:
         return None, ""
     answers = rows.learned(choice.question)
-    is_counted = certifying & choice.rows.is_read & (answers != NO_ANSWER)
+    is_counted = rows.certifies & choice.rows.is_read & (answers != NO_ANSWER)
     probabilities = choice.chosen.mending.probabilities(choice.rows.logprobs[is_counted])
     cuts = preset_cuts(choice.chosen.left_out.max(axis=1))
     confidences = probabilities.max(axis=1)
@@ -356,65 +380,31 @@ def _sample(logprobs: Vector, seed: int) -> tuple[tuple[float, ...], ...]:
 
 
 async def _flips(
-    trials: Trials, choice: LearnedQuestion, rows: DecisionRows
-) -> tuple[int, int] | None:
-    """Decisions that change where the options are listed in reverse, and of how many rows; None
-    where the question has one order, or both are read.
+    trials: Trials, learned: Sequence[LearnedQuestion], rows: DecisionRows
+) -> dict[str, tuple[int, int]]:
+    """Question id -> decisions that change where the options are listed in reverse, and of how many
+    rows; of the choices that are read in one order. Those that are read alike are asked together.
     """
-    question = choice.question
-    if question.kind != "choice" or choice.way.both_orders:
-        return None
     examples = rows.train[:FLIP_ROWS]
-    turned = await read_in_order(
-        trials, "order of options", examples, [question], choice.way, is_reversed=True
-    )
-    backward = turned[question.id]
-    is_read = choice.rows.is_read[: len(examples)] & backward.is_read
-    forward = choice.rows.logprobs[: len(examples)][is_read].argmax(axis=1)
-    changed = forward != backward.logprobs[is_read].argmax(axis=1)
-    return int(changed.sum()), int(is_read.sum())
-
-
-def _decided(
-    choice: LearnedQuestion,
-    rows: DecisionRows,
-    base: ReadRows,
-    test: ReadRows,
-    is_judged: Bools,
-    flips: tuple[int, int] | None,
-    promise: str,
-) -> DecidedQuestion:
-    question = choice.question
-    read_rows = choice.rows
-    answers = rows.judged(question)[is_judged]
-    raw = softmax(base.logprobs[is_judged])
-    after = choice.chosen.mending.probabilities(test.logprobs[is_judged])
-    examples = [example for example, judged in zip(rows.test, is_judged, strict=True) if judged]
-    examples_of_change, changed = changed_rows(question, examples, raw, after, answers)
-    masses = read_rows.label_mass[np.isfinite(read_rows.label_mass)]
-    learning = _mending_rows(question, read_rows, rows.learned(question), choice.is_used)
-    return DecidedQuestion(
-        question=question.id,
-        options=question.names,
-        way=choice.way.name,
-        mending=choice.chosen.name,
-        tried=choice.tried,
-        rows=int((choice.is_used & (rows.learned(question) != NO_ANSWER)).sum()),
-        test_rows=len(answers),
-        refused=int((~read_rows.is_read).sum() + (~test.is_read).sum()),
-        floored=float(read_rows.floored[read_rows.is_read].mean()),
-        changed_by_floors=int(changed_by_floors(choice.chosen.mending, learning).sum()),
-        label_mass=float(masses.mean()) if len(masses) else None,
-        flipped=None if flips is None else flips[0],
-        flip_rows=0 if flips is None else flips[1],
-        raw_reliability=reliability(raw, answers),
-        reliability=reliability(after, answers),
-        raw_coverage=coverage(raw, answers) if len(answers) else (),
-        coverage=coverage(after, answers) if len(answers) else (),
-        changed=tuple(examples_of_change),
-        changed_rows=changed,
-        promise=promise,
-    )
+    turning = [
+        choice
+        for choice in learned
+        if choice.question.kind == "choice" and not choice.way.both_orders
+    ]
+    flips = {}
+    for way in dict.fromkeys(choice.way for choice in turning):
+        alike = [choice for choice in turning if choice.way == way]
+        questions = [choice.question for choice in alike]
+        turned = await read_in_order(
+            trials, "order of options", examples, questions, way, is_reversed=True
+        )
+        for choice in alike:
+            backward = turned[choice.question.id]
+            is_read = choice.rows.is_read[: len(examples)] & backward.is_read
+            forward = choice.rows.logprobs[: len(examples)][is_read].argmax(axis=1)
+            changed = forward != backward.logprobs[is_read].argmax(axis=1)
+            flips[choice.question.id] = (int(changed.sum()), int(is_read.sum()))
+    return flips
 
 
 def _result(

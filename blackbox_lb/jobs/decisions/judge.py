@@ -162,7 +162,9 @@ def reliability(probabilities: Vector, answers: Ids) -> tuple[ReliabilityBin, ..
 
 
 def coverage(probabilities: Vector, answers: Ids) -> tuple[CoveragePoint, ...]:
-    """The share of errors among the surest rows, for each tenth of the rows."""
+    """The share of errors among the surest rows, for each tenth of the rows; () without rows."""
+    if not len(answers):
+        return ()
     confidence = probabilities.max(axis=1)
     wrong = ~right_rows(probabilities, answers)
     order = np.argsort(-confidence, kind="stable")

@@ -230,14 +230,27 @@ def parts_to_read(
     width: int,
 ) -> Iterator[StagePart]:
     """All requests of ``read``. width: alternatives of a first list."""
-    for is_reversed in (False, True)[: 1 + way.both_orders]:
-        ordered = in_order(questions, is_reversed=is_reversed)
-        if way.reading not in LAYOUTS:
-            yield endpoint_part("", examples, ordered)
-            continue
-        for question in questions:
-            layouts = _layouts(way.reading, examples, question, is_reversed=is_reversed)
-            yield first_part(draws, "", _prompts(examples, layouts), width)
+    yield from parts_in_order(draws, examples, questions, way, width, is_reversed=False)
+    if way.both_orders:
+        yield from parts_in_order(draws, examples, questions, way, width, is_reversed=True)
+
+
+def parts_in_order(
+    draws: Draws,
+    examples: Sequence[Example],
+    questions: Sequence[Question],
+    way: WayToRead,
+    width: int,
+    *,
+    is_reversed: bool,
+) -> Iterator[StagePart]:
+    """All requests of ``read_in_order``; see ``parts_to_read``."""
+    if way.reading not in LAYOUTS:
+        yield endpoint_part("", examples, in_order(questions, is_reversed=is_reversed))
+        return
+    for question in questions:
+        layouts = _layouts(way.reading, examples, question, is_reversed=is_reversed)
+        yield first_part(draws, "", _prompts(examples, layouts), width)
 
 
 async def _read_prompts(

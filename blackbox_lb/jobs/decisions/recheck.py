@@ -171,7 +171,7 @@ def fresh_rows(task: Task, bias: Bias) -> tuple[Example, ...]:
     """The rows of a task that nothing of a bias file was learned from or chosen on, at most
     ``MOST_ROWS``: all of other data, with those without an answer; the test rows of the fit's own.
     """
-    if bias.data_hash in (task.data_hash, task.pooled().data_hash):
+    if bias.data_hash == task.data_hash:
         return task.test[:MOST_ROWS]
     rows = (*task.train, *task.validation, *task.test, *task.unlabelled)
     return rows[:MOST_ROWS]

@@ -5,20 +5,27 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 
 from blackbox_lb.errors import InputError
+from blackbox_lb.estimate.inputs.checks import Bools, Ids
 from blackbox_lb.estimate.mending import FEWEST_ANSWERS
+from blackbox_lb.jobs.decisions.goal import DecisionGoal
 from blackbox_lb.questions.question import Question, question_of_labels, read_questions
 from blackbox_lb.safety.files import exists
 from blackbox_lb.tasks import Task
 from blackbox_lb.tasks.sets.labels import Labels
 from blackbox_lb.types import Example
 
+if TYPE_CHECKING:
+    from blackbox_lb.jobs.plan.plan import Plan
+
 NO_ANSWER = -1
 """In place of an option, of a row without an answer."""
+PROMISE_SHARE = 2
+"""One of so many learning rows certifies a promise, where no rows are set apart to choose on."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -26,35 +33,46 @@ class DecisionRows:
     """Rows in their splits, with the place of the right option of each question.
 
     train, test: the examples. places: question id -> (n,) of the train rows, then of the test
-    rows; ``NO_ANSWER`` where a row has none.
+    rows; ``NO_ANSWER`` where a row has none. certifies: (n,) the train rows that certify a promise
+    and teach nothing: the validation rows, else every second one; none without a wish.
     """
 
     train: tuple[Example, ...]
     test: tuple[Example, ...]
     questions: tuple[Question, ...]
-    places: dict[str, npt.NDArray[np.int64]]
+    places: dict[str, Ids]
+    certifies: Bools
 
     @classmethod
-    def of(cls, task: Task, questions: Sequence[Question], limit: int | None) -> DecisionRows:
-        """The rows of a task; all that are no test rows teach, the first ``limit`` of them.
+    def of(cls, task: Task, plan: Plan) -> DecisionRows:
+        """The rows of a task, and the questions of a plan; the first ``limit`` of all that are no
+        test rows teach.
 
-        Raises InputError: an answer is no option, or a question has no rows with an answer.
+        Raises InputError: the questions cannot be read, an answer is no option, or the rows that
+        teach a question have too few answers to it.
         """
-        train = task.pooled().train[:limit]
+        questions = questions_of(str(plan.question), plan.decision_labels)
+        train = task.pooled().train[: plan.limit]
+        certifies = np.zeros(len(train), np.bool_)
+        if DecisionGoal.parse(plan.objective).error is not None:
+            certifies[len(task.train) :] = True
+            if not certifies.any():
+                certifies[1::PROMISE_SHARE] = True
         rows = (*train, *task.test)
         places = {}
         for question in questions:
             alone = len(questions) == 1
             numbers = [answer_place(question, example, alone=alone) for example in rows]
             places[question.id] = np.array(numbers, np.int64)
-            _check_taught(question, [number for number in numbers[: len(train)] if number >= 0])
-        return cls(train, task.test, tuple(questions), places)
+            taught = places[question.id][: len(train)][~certifies]
+            _check_taught(question, taught[taught != NO_ANSWER].tolist())
+        return cls(train, task.test, questions, places, certifies)
 
-    def learned(self, question: Question) -> npt.NDArray[np.int64]:
+    def learned(self, question: Question) -> Ids:
         """(n,) places of the train rows."""
         return self.places[question.id][: len(self.train)]
 
-    def judged(self, question: Question) -> npt.NDArray[np.int64]:
+    def judged(self, question: Question) -> Ids:
         """(n,) places of the test rows."""
         return self.places[question.id][len(self.train) :]
 
@@ -99,7 +117,7 @@ def questions_of(spec: str, labels: Labels | None) -> tuple[Question, ...]:
     Raises InputError: the file cannot be read or holds no question; a text without labels.
     """
     path = Path(spec)
-    if path.suffix == ".json" or exists(path):
+    if path.suffix == ".json" or (exists(path) and path.is_file()):
         return read_questions(path)
     if labels is None:
         raise InputError(

@@ -10,7 +10,7 @@ from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.inputs.sweep import ANSWERS_L2, DEFAULT_L2, Sweep
 from blackbox_lb.jobs.decisions.goal import DecisionGoal
 from blackbox_lb.jobs.decisions.reading import ways_to_read
-from blackbox_lb.jobs.decisions.rows import DecisionRows, questions_of
+from blackbox_lb.jobs.decisions.rows import DecisionRows
 from blackbox_lb.jobs.plan.plan import LearnFrom, Plan
 from blackbox_lb.providers.profile import load_profile
 from blackbox_lb.providers.stepping_back import check_steps_back
@@ -37,6 +37,19 @@ OF_COMPLETIONS = (
     "thinking",
     "tools",
     "prefill",
+    "estimator",
+    "tau",
+    "l2",
+    "weights",
+    "alpha",
+    "alpha_scale",
+    "positions",
+    "clip",
+    "unobserved",
+    "go_on",
+    "entries",
+    "search",
+    "integers",
 )
 """Settings that a question has no use for."""
 FEW_ROWS = 100
@@ -160,12 +173,16 @@ def _for_question(plan: P, task: Task, reward: Reward, labels: Labels | None) ->
             " ``reward=accuracy``"
         )
     DecisionGoal.parse(plan.objective)  # raises where it is none
-    senseless = [name for name in OF_COMPLETIONS if getattr(plan, name)]
-    if senseless:
-        raise InputError(
-            f"``{senseless[0]}`` is about completions, and ``question`` reads probabilities of"
-            f" options; leave out ``{senseless[0]}``"
-        )
+    for name in OF_COMPLETIONS:
+        value = getattr(plan, name)
+        default = Plan.model_fields[name].default
+        if isinstance(default, tuple):
+            value = tuple(value)
+        if value != default:
+            raise InputError(
+                f"``{name}`` is about completions and biases on tokens, and ``question`` reads"
+                f" probabilities of options; leave out ``{name}``"
+            )
     profile = load_profile(plan.provider)
     endpoint = plan.endpoint
     if endpoint is None and profile.decides(plan.model):
@@ -173,9 +190,9 @@ def _for_question(plan: P, task: Task, reward: Reward, labels: Labels | None) ->
     completed_plan = plan.for_data(
         labels, (), learn_from="answers", deploy=("greedy",), endpoint=endpoint
     )
-    decision_rows = DecisionRows.of(task, questions_of(str(plan.question), labels), plan.limit)
+    rows = DecisionRows.of(task, completed_plan)
     if endpoint == "decisions":
-        check_questions(profile, decision_rows.questions)
+        check_questions(profile, rows.questions)
     ways_to_read(profile, endpoint or profile.first_endpoint, plan.layout or ())
     return completed_plan
 

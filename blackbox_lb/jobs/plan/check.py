@@ -10,7 +10,7 @@ from blackbox_lb.api.wire import asks_logprobs, check_stop, with_logprobs
 from blackbox_lb.bias.phases import Phases
 from blackbox_lb.errors import InputError, NoLogprobs
 from blackbox_lb.estimate.choice.goal import OF_DECISIONS
-from blackbox_lb.estimate.choice.table import estimators
+from blackbox_lb.estimate.choice.table import estimators, most_candidates
 from blackbox_lb.jobs.fitting.choosing.decision_goals import cost_matrix, label_number
 from blackbox_lb.jobs.fitting.varying.feature_matrix import check_features
 from blackbox_lb.jobs.plan.plan import Plan
@@ -23,6 +23,12 @@ from blackbox_lb.tasks.sets.labels import OPENING, Labels, OpenLabels
 
 if TYPE_CHECKING:
     from blackbox_lb.jobs.fitting.job import FitJob
+
+NOTHING_TO_CHOOSE_ON = (
+    "there is no validation row to choose on: a fixed bias between labels is chosen by"
+    " cross-fitting over the training rows, and anything else needs rows of its own; give"
+    " ``validation_data``, or a ``Task`` with ``validation``"
+)
 
 RARE = 0.02
 """Share of the training rows below which a label is reported as rare: of 300 rows, fewer than six.
@@ -40,6 +46,7 @@ def check_fit_plan(job: FitJob) -> None:
     for endpoint in dict.fromkeys((trials.session.endpoint, trials.session.biased_endpoint)):
         check_stop(trials.session.profile, endpoint, trials.stop)
     check_logprobs(trials)
+    _check_validation(job)
     _check_shares(job)
     _check_goal(job)
     if plan.learn_from == "answers":
@@ -62,6 +69,8 @@ def check_opening_plan(job: FitJob, labels: OpenLabels) -> None:
         ``check_logprobs``.
     """
     check_logprobs(job.trials)
+    if not job.task.validation:
+        raise InputError(NOTHING_TO_CHOOSE_ON)
     _refuse_beside_a_shift(
         job, f"``decide={labels.spec}`` learns one shift of the opening's tokens"
     )
@@ -101,6 +110,13 @@ def check_unlabelled_plan(job: FitJob) -> None:
         raise InputError(
             "without answers nobody knows what the labels are; name them, as in ``labels=yes,no``"
         )
+    goal = job.plan.goal
+    if goal.objective not in ("reward", "accuracy") or goal.positive is not None:
+        named = "objective" if goal.positive is None else "positive"
+        raise InputError(
+            f"``{named}={getattr(job.plan, named)}`` is chosen by right answers, and"
+            f" ``learn_from=unlabelled`` reads none; leave it out, or use ``learn_from=answers``"
+        )
     _refuse_beside_a_shift(
         job, "``learn_from=unlabelled`` shifts the labels by the model's mean answer"
     )
@@ -128,6 +144,25 @@ def _cannot_learn_answers(job: FitJob) -> str:
         for name, estimator in estimators(job.plan.sweep).items()
         if not estimator.facts.learns_answers
     )
+
+
+def _check_validation(job: FitJob) -> None:
+    """Refuse a choice without a row to choose on, where neither cross-fitting stands in for it nor
+    there is nothing to choose between.
+    """
+    plan = job.plan
+    reward = job.trials.reward
+    if job.task.validation:
+        return
+    if plan.selects_offline:
+        is_decision = plan.decision_labels is not None and not reward.of_shares
+        if is_decision and plan.goal.positive is None and not plan.parsed_features:
+            return
+    elif plan.searches == "named" and not plan.parsed_features and plan.parsed_phases is None:
+        has_costs = reward.has_spans or reward.has_token_costs
+        if most_candidates(plan.sweep, has_costs=has_costs) == 1:
+            return
+    raise InputError(NOTHING_TO_CHOOSE_ON)
 
 
 def _check_answers(job: FitJob) -> None:
@@ -293,7 +328,7 @@ def check_logprobs(trials: Trials) -> None:
         )
 
 
-def unequal(labels: Labels, task: Task, limit: int | None = None) -> list[str]:
+def unequal(labels: Labels, task: Task, limit: int | None) -> list[str]:
     """The counts of the labels; then a sentence on labels that training hardly has."""
     counts = labels.counts(task.train[:limit])
     total = sum(counts.values())

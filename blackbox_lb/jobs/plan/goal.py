@@ -13,15 +13,10 @@ from blackbox_lb.safety.untrusted import parse_json, read_settings
 from blackbox_lb.tasks.sets.labels import OPENING, Labels, OpenLabels
 
 COST = "cost:"
-_GOAL = Goal()
 EXAMPLE = '{"yes": {"no": 5}, "no": {"yes": 1}}'
 
 
-def parse_goal(
-    objective: str = _GOAL.objective,
-    positive: str | None = None,
-    labels: Labels | None = None,
-) -> Goal:
+def parse_goal(objective: str, positive: str | None, labels: Labels | None) -> Goal:
     """The goal of a fit.
 
     Args:

@@ -65,7 +65,10 @@ def understood(
     elif reward.needs_answer and not reward.of_shares:
         examples = [*task.train[:limit], *task.validation, *task.test]
         answers = {answer for example in examples for answer in example.answers[:1]}
-        parts.append(f"answers: {len(answers):,} different ones, taken as texts and not as labels")
+        if answers:  # of several questions each has a column of its own
+            parts.append(
+                f"answers: {len(answers):,} different ones, taken as texts and not as labels"
+            )
     if reward.of_shares:
         parts.append(
             f"labels with wanted shares: {', '.join((task.train or task.test)[0].answers)}"

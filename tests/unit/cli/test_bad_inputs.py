@@ -18,7 +18,7 @@ from click.testing import Result
 
 from blackbox_lb.jobs.records.run_record import LOCK
 from blackbox_lb.store import RolloutStore
-from tests.support.commands import asking, blb, options
+from tests.support.commands import asking, blb, options, refused
 from tests.support.exact import ExactModel, ExactServer
 from tests.support.exact.server import Fault
 
@@ -553,3 +553,21 @@ def test_bad_answer(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         check(blb("collect", *where, *drawn, "--quiet", "--yes"), "llamacpp", "the server")
     with RolloutStore(tmp_path / "run" / "rollouts.db") as store:
         assert store.size().completions == 0
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "try",
+        "show",
+        "fit --reward length --data",
+        f"fit --task continents --reward accuracy --provider llamacpp --base-url {NOWHERE} --question",
+        f"fit --task continents --reward length --provider llamacpp --base-url {NOWHERE} --phrases",
+    ],
+)
+def test_a_text_in_place_of_a_path_may_be_too_long_for_a_name(
+    line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A prompt, a question or words are no file; and no file has a name of 500 characters."""
+    monkeypatch.chdir(tmp_path)
+    assert refused(*line.split(), "word " * 100)

@@ -179,3 +179,17 @@ def test_few_rows_change_what_a_fit_learns_from_and_say_so(
         assert "leaves too few rows" not in asked.stderr
         chosen = json.loads(asked.stdout)["chosen"]
         assert (chosen.get("learn_from") == "answers") == ("labels" in choice)
+
+
+def test_a_check_looks_at_the_rows_that_the_fit_learns_from(
+    server: ExactServer, tmp_path: Path
+) -> None:
+    """Of few rows these are all that do not judge."""
+    rows = [{"prompt": row["prompt"], "answer": row["answer"]} for row in ROWS[:60]]
+    told = [
+        small_run(command, server, tmp_path, *options(max_tokens=1, reward="accuracy"), rows=rows)
+        for command in ("check", "fit")
+    ]
+    [of_check, of_fit] = [ended_well(result).stderr.splitlines()[0] for result in told]
+    assert of_check == of_fit
+    assert "42 training prompts looked at" in told[0].stdout

@@ -152,7 +152,7 @@ def test_phases_and_features_must_win_by_the_goal(
         async def challenge(self, standing: Candidate) -> list[Challenger]:
             bias = RequestBias({1: 1.0})
             entries = candidate(1, bias.common)
-            return [Challenger(entries, bias, "words", np.zeros(1), np.zeros(0))]
+            return [Challenger(entries, bias, np.zeros(1), np.zeros(0))]
 
     scorer = FromSamples(cast(Trials, TwoPolicies()), EXAMPLES * 16, goal, (SAMPLED,))
     choice = asyncio.run(

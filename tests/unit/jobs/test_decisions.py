@@ -12,7 +12,14 @@ import numpy as np
 import pytest
 
 from blackbox_lb.bias.document import Bias
-from tests.support.commands import refusal
+from blackbox_lb.jobs.decisions.fit import learned_question
+from blackbox_lb.jobs.decisions.goal import DecisionGoal
+from blackbox_lb.jobs.decisions.reading import ReadRows, WayToRead
+from blackbox_lb.jobs.decisions.rows import DecisionRows
+from blackbox_lb.questions.answers import OptionScores
+from blackbox_lb.questions.question import parse_questions
+from blackbox_lb.types import Example, Prompt
+from tests.support.commands import blb, options, refusal
 from tests.support.deciding import DecidingServer
 from tests.support.printed import ended_well
 from tests.support.questions import write_rows
@@ -92,6 +99,73 @@ def test_several_questions_share_a_request(tmp_path: Path) -> None:
     names = [row.question.id for row in Bias.load(tmp_path / "run" / "bias.json").decisions]
     assert names == ["team", "danger"]
     assert "of danger" in result.output
+
+
+def test_choices_are_listed_in_reverse_together(tmp_path: Path) -> None:
+    """What is announced is what is asked for."""
+    rows = [
+        {"prompt": row["prompt"], "a": row["answer"], "b": row["answer"]} for row in rows_of(60)
+    ]
+    (tmp_path / "team.json").write_text(json.dumps({"a": QUESTION, "b": QUESTION}))
+    data = write_rows(tmp_path / "rows.jsonl", rows)
+    with DecidingServer(says) as server:
+        where = options(provider="ollama", base_url=server.base_url, model="decider-1", data=data)
+        more = options(question=tmp_path / "team.json", reward="accuracy", out=tmp_path / "run")
+        result = ended_well(blb("fit", *where, *more))
+        assert len(server.requests) == 60 + 30
+    assert "about 90 requests" in result.stderr
+    assert "different ones" not in result.stderr
+
+
+def test_settings_of_a_bias_on_tokens_are_refused(data: Path, tmp_path: Path) -> None:
+    """They would change nothing."""
+    with DecidingServer(says) as server:
+        for name, value in (("entries", 3), ("estimator", "ips"), ("l2", 0.3), ("phases", "first")):
+            refusal_of_it = refusal(fit(data, server, tmp_path / "run", **{name: value}))
+            assert f"--{name}" in refusal_of_it
+        ended_well(fit(data, server, tmp_path / "run", estimator="projection"))
+
+
+def test_a_promise_needs_rows_that_teach_beside_those_that_certify(tmp_path: Path) -> None:
+    """Too few of them are refused before anything is asked."""
+    (tmp_path / "team.json").write_text(json.dumps({"team": QUESTION}))
+    data = write_rows(tmp_path / "rows.jsonl", rows_of(9))
+    with DecidingServer(says) as server:
+        text = refusal(fit(data, server, tmp_path / "run", objective="error<=.4"))
+        assert "rows that teach" in text
+        assert not server.requests
+
+
+def test_a_way_to_read_counts_for_the_rows_that_it_reads() -> None:
+    """One that reads all rows, mostly right, is chosen before one that is always right where it
+    reads anything, and one that reads next to nothing is left out.
+    """
+    [question] = parse_questions({"team": QUESTION}, "team.json")
+    answers = np.arange(60) % 3
+    right = np.full((60, 3), np.log(0.1))
+    right[np.arange(60), answers] = np.log(0.8)
+    mostly = right.copy()
+    mostly[:12] = np.roll(right[:12], 1, axis=1)
+    examples = tuple(Example(str(row), Prompt.user(str(row))) for row in range(60))
+    nobody = np.zeros(60, np.bool_)
+    rows = DecisionRows(examples, (), (question,), {"team": answers}, nobody)
+    by_way = {
+        WayToRead("letters", both_orders=True): read_rows(right, 2),
+        WayToRead("letters"): read_rows(right, 30),
+        WayToRead("words"): read_rows(mostly, 60),
+    }
+    learned = learned_question(question, rows, by_way, DecisionGoal.parse("accuracy"), 0)
+    assert (learned.base_way.name, learned.way.name) == ("letters", "words")
+    assert {row.way: row.read for row in learned.tried} == {"letters": 0.5, "words": 1.0}
+
+
+def read_rows(logprobs: np.ndarray, count: int) -> ReadRows:
+    """The first rows, so many of them, as they were read."""
+    scores = [
+        OptionScores(tuple(row), (False,) * 3) if place < count else None
+        for place, row in enumerate(logprobs.tolist())
+    ]
+    return ReadRows.of(scores, 3, ["m"])
 
 
 def test_a_state_in_json_stays_json(tmp_path: Path) -> None:

@@ -187,7 +187,7 @@ def planted(seed: int, signal: bool) -> Choice:
     limits = CompileLimits(None, -100.0, 100.0, integers=False)
     fixed = candidates(table, Sweep(l2=(1.0,)), limits)
     features = PromptFeatures.of(feature("words"), training.examples)
-    source = ByLists(features, len(training.examples), given, validation, limits)
+    source = ByLists(features, given, validation, limits)
     scorer = FromLists(validation, given, Goal(), None)
     search = (Goal(), Search(1), table.next_token, limits, Silent())
     return asyncio.run(select(fixed, scorer, *search, challengers=[source]))

@@ -110,6 +110,14 @@ def test_without_a_promise_the_accuracy_of_the_fit_is_tested(fits: Path, tmp_pat
     assert 0.15 < errors["limit"] < 0.5
 
 
+def test_another_division_of_the_fit_s_data_is_said(fits: Path, tmp_path: Path) -> None:
+    """Its rows are those that the file was learned from."""
+    with DecidingServer(says) as server:
+        given = words(fits / "plain", fits / "tickets.jsonl", server, out=tmp_path / "check")[:-1]
+        told = ended_well(blb(*given, *options(test_limit=5))).stderr
+    assert "another division" in told
+
+
 def test_what_the_file_does_not_hold_for_is_refused(fits: Path, tmp_path: Path) -> None:
     """Another model, another endpoint, and an answer that is no option, which names its line."""
     data = fresh(tmp_path, 20)

@@ -357,3 +357,29 @@ def test_a_users_file_has_types(tmp_path: Path) -> None:
     line = [sys.executable, "-m", "mypy", *map(str, words)]
     checked = subprocess.run(line, capture_output=True, text=True, check=False)
     assert checked.returncode == 0, checked.stdout + checked.stderr
+
+
+@pytest.mark.parametrize(
+    ("answer", "settings"),
+    [
+        ("", {}),
+        ("ab", {"reward": "accuracy", "deploy": ["temperature=1"], "learn_from": "answers"}),
+        ("ab", {"reward": "accuracy", "depends_on": ["words"]}),
+        ("begins other", {"reward": "accuracy", "decide": "begins-with:a"}),
+    ],
+    ids=["samples", "sampled answers", "features", "opening"],
+)
+def test_nothing_to_choose_on_is_refused_before_anything_is_paid_for(
+    fit: Fit, server: ExactServer, answer: str, settings: dict[str, Any]
+) -> None:
+    """A task of one's own may have no validation prompts."""
+    answers = answer.split() if " " in answer else list(answer) or [""]
+    examples = tuple(
+        blb.Example(str(row), blb.Prompt.user(f"question {row}"), (answers[row % len(answers)],))
+        for row in range(40)
+    )
+    before = sum("prompt" in body or "messages" in body for body in server.requests)
+    with raises_naming(InputError, "validation"):
+        fit(blb.Task("mine", examples[:20], (), examples[20:]), **settings)
+    after = sum("prompt" in body or "messages" in body for body in server.requests)
+    assert after == before

@@ -95,6 +95,8 @@ def test_a_decision_is_calibrated_without_any_answer(server: ExactServer, tmp_pa
     verdict = fitted(server, tmp_path, rows, **asked)["verdict"]
     assert {row["setting"] for row in verdict} == {"greedy"}
     assert "--labels" in refused(*fit(server, tmp_path, rows, learn_from="unlabelled"))
+    for goal in ({"objective": "balanced"}, {"objective": "rate=.2", "positive": "b"}):
+        assert "right answers" in refused(*fit(server, tmp_path, rows, **asked, **goal))
 
 
 def test_rows_without_an_answer_join_a_fit_with_few(server: ExactServer, tmp_path: Path) -> None:

@@ -314,7 +314,7 @@ async def knowledge(
     trials: Trials,
     training: Positions,
     limits: CompileLimits,
-    labels: tuple[Prior, ...] = (),
+    labels: tuple[Prior, ...],
 ) -> Knowledge:
     """Gather what is known of tokens.
 

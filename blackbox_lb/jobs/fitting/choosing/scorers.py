@@ -29,15 +29,14 @@ from blackbox_lb.types import Example
 class Challenger:
     """A candidate that is richer than the one that stands, and has to prove itself.
 
-    candidate: its entries. bias: these with its features, as requests get it. spec: the features as
-    they are given on the command line. errors: (s,) standard errors of its entries in nats, NaN
-    where not known. left_out: (p,) gains over the one that stands on training prompts that were
-    left out, which count beside those on validation prompts; () for none.
+    candidate: its entries. bias: these with its features, as requests get it. errors: (s,) standard
+    errors of its entries in nats, NaN where not known. left_out: (p,) gains over the one that
+    stands on training prompts that were left out, which count beside those on validation prompts;
+    () for none.
     """
 
     candidate: Candidate
     bias: RequestBias
-    spec: str
     errors: Vector
     left_out: Vector
 

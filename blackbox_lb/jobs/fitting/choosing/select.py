@@ -476,7 +476,7 @@ class _Race:
         candidate = choice.uncut or choice.candidate
         standing = _Entrant(candidate, RequestBias(candidate.logit_bias))
         await self._score([standing], self.search.samples)
-        proven: list[tuple[_Entrant, Challenger]] = []
+        proven: list[tuple[_Entrant, Challenger, str]] = []
         for source in challengers:
             rivals = await source.challenge(candidate.learned_from or candidate)
             if isinstance(rivals, str):
@@ -491,17 +491,17 @@ class _Race:
             if passed:
                 best.status = "proven to be better"
                 self.report.detail(f"{best.candidate.origin}; {sentence}")
-                proven.append((best, challenger))
+                proven.append((best, challenger, source.name))
                 continue
             best.status = "not proven to be better"
             self.report.detail(f"declined, {best.candidate.origin}; {sentence}")
         if not proven:
             self.report.detail("the bias is the same for all prompts and positions")
             return replace(choice, tried=self._rows())
-        first = self._ranked([entrant for entrant, _ in proven])[0]
-        winner = next(challenger for entrant, challenger in proven if entrant is first)
+        first = self._ranked([entrant for entrant, _, _ in proven])[0]
+        winner, name = next((rival, name) for entrant, rival, name in proven if entrant is first)
         if len(proven) > 1:
-            self.report.detail(f"of these the best is the one that depends on {winner.spec}")
+            self.report.detail(f"of these the best is the one that depends on {name}")
         return replace(choice, tried=self._rows(), richer=winner)
 
     def _proof(

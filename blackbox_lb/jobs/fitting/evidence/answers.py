@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import cast
 
 import numpy as np
 
@@ -37,6 +38,7 @@ from blackbox_lb.jobs.fitting.varying.by_words import compared_by_words, words_s
 from blackbox_lb.jobs.plan.plan import Plan
 from blackbox_lb.rollouts.answers.given_answers import first_completions
 from blackbox_lb.rollouts.positions import Positions
+from blackbox_lb.tasks.sets.labels import Labels
 
 FOLDS = 5
 """Parts of the rows in cross-fitting."""
@@ -86,13 +88,7 @@ class Answers:
     async def _crossed(self, job: FitJob) -> Selected:
         """The choice by cross-fitting over the training prompts."""
         answers = self.answers
-        labels = job.plan.decision_labels
-        if labels is None or job.plan.parsed_features or job.plan.goal.positive is not None:
-            raise InputError(
-                "there is no validation row to choose on: a fixed bias between labels is chosen"
-                " by cross-fitting over the training rows, and anything else needs rows of its"
-                " own; give ``validation_data``"
-            )
+        labels = cast(Labels, job.plan.decision_labels)  # ``check_plan`` refuses none
         numbers = answers.first.labels_of(labels)
         folds = dealt(numbers, job.plan.sweep.seed)
         without_answers = await _unlabelled(job)

@@ -83,12 +83,11 @@ class LeftOut:
 class ByLists:
     """Proposes a bias that depends on a feature of the prompt.
 
-    features: of the training prompts. prompts: how many these are. given: their answers.
-    validation: the first positions of the validation prompts.
+    features: of the training prompts. given: their answers. validation: the first positions of the
+    validation prompts.
     """
 
     features: PromptFeatures
-    prompts: int
     given: AnswersToLearn
     validation: AnswerStarts
     limits: CompileLimits
@@ -100,12 +99,8 @@ class ByLists:
         return self.features.feature.spec
 
     async def challenge(self, standing: Candidate) -> list[Challenger] | str:
-        """See ``Challengers``."""
-        return self.challengers(standing)
-
-    def challengers(self, standing: Candidate) -> list[Challenger] | str:
-        """The bias with the strengths that decide most of the left-out prompts right, or the
-        sentence why there is none.
+        """See ``Challengers``: the bias with the strengths that decide most of the left-out prompts
+        right.
         """
         if not self.features.table.shape[1]:
             return NO_FEATURE
@@ -145,11 +140,8 @@ async def challengers_by_lists(
     not ``positions``.
     """
     del positions
-    prompts = len(job.examples)
     seed = job.plan.sweep.seed
-    return [
-        ByLists(of_prompt, prompts, answers, validation, job.limits, seed) for of_prompt in features
-    ]
+    return [ByLists(of_prompt, answers, validation, job.limits, seed) for of_prompt in features]
 
 
 def classified(
@@ -208,7 +200,7 @@ class StrengthSearch:
         answers = source.given
         features = source.features
         self.features = features
-        self.size = source.prompts
+        self.size = features.table.shape[0]
         self.l2 = float(standing.settings.get("l2") or 1.0)
         self.folds = np.random.default_rng(source.seed).permutation(self.size) % FOLDS
         validation = np.full(len(source.validation.examples), FOLDS)

@@ -141,11 +141,10 @@ def words_beside(
         answers = replace(answers, rollouts=weighed)
         standing = replace(standing, projected=replace(learned, shares=None))
     part = _renumbered(answers.only(chosen))
-    examples = part.first.examples
-    features = PromptFeatures.of(Words(), examples)
+    features = PromptFeatures.of(Words(), part.first.examples)
     if not features.table.shape[1]:
         return None
-    source = ByLists(features, len(examples), part, validation, limits, seed)
+    source = ByLists(features, part, validation, limits, seed)
     search = StrengthSearch(source, standing)
     without, by_words = search.without_and_with(MODEL_WEIGHTS, STRENGTHS, tokens)
     ours = _chosen_elsewhere(by_words, search.parts)

@@ -297,7 +297,7 @@ def learned_challenger(
     if left_out is None:
         left_out = np.zeros(0)
     bias = RequestBias(common, features, sent, vectors=vectors)
-    return Challenger(candidate, bias, matrix.spec, errors, left_out)
+    return Challenger(candidate, bias, errors, left_out)
 
 
 def with_lift(challenger: Challenger, token_ids: set[int], nats: float) -> Challenger:
