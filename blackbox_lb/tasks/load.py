@@ -38,8 +38,9 @@ from blackbox_lb.tasks.records.files import (
     remarks_on,
     row_of,
     source_of,
+    words_of,
 )
-from blackbox_lb.tasks.records.hub_data import HUB, dataset_records
+from blackbox_lb.tasks.records.hub_data import HUB, NAMES, dataset_records, is_folder
 from blackbox_lb.tasks.records.records import Record
 from blackbox_lb.tasks.records.shares import check_alike
 from blackbox_lb.tasks.sets.labels import Labels
@@ -129,14 +130,6 @@ def continents() -> Task:
         "continents", "continent", question, correct=r"regex:(?i)^\W*{answer}\b", max_tokens=4
     )
 
-
-NAMES: dict[str, Split] = {
-    **SPLIT_NAMES,
-    "valid": "validation",
-    "val": "validation",
-    "dev": "validation",
-}
-"""The names of splits in data sets."""
 
 HARNESS = "lm-eval:"
 """The prefix of a task of lm-evaluation-harness."""
@@ -252,7 +245,7 @@ def load_task(
             "``validation_size`` and ``validation_data`` both say what to choose on; give one of"
             " them"
         )
-    if str(data).startswith(HUB) or (not isinstance(data, GivenRows) and Path(data).is_dir()):
+    if str(data).startswith(HUB) or (not isinstance(data, GivenRows) and is_folder(str(data))):
         read = read_dataset(str(data), file_splits, columns, require_answers=require_answers)
     else:
         rows, unlabelled = _by_answer(data, columns, require_answers)
@@ -305,7 +298,8 @@ def _task_of_rows(
     answer_column: str = ANSWER,
     is_source_noted: bool = False,
 ) -> Task:
-    """The task of these rows, with empty splits where there are none.
+    """The task of these rows, with empty splits where there are none; of the unlabelled ones
+    without those whose prompt has an answer in another row.
 
     Raises DataError: a split has no prompt of its own, or rows have shares of different labels.
     """
@@ -318,6 +312,9 @@ def _task_of_rows(
                 f" it; give other data for {split}"
             )
     rows_kept = [row for rows in distinct.values() for row in rows]
+    if unlabelled:
+        prompts = {words_of(row) for row in rows_kept}
+        unlabelled = [row for row in unlabelled if words_of(row) not in prompts]
     notices = remarks_on(rows_kept, left_out, unlabelled, answer_column)
     notices += _small_labels(rows_kept)
     note = source if is_source_noted else ""

@@ -363,6 +363,14 @@ def test_marks_that_cannot_be_are_refused(tmp_path: Path, row: object) -> None:
         marked(tmp_path, row)
 
 
+def test_a_table_of_marks_may_have_an_empty_cell(tmp_path: Path) -> None:
+    """Which is refused with its line: it may mean that nothing is marked, or that nobody read."""
+    path = tmp_path / "marked.csv"
+    path.write_text('completion,marks\na b,"[""a""]"\nc,\n')
+    with raises_naming(DataError, "line 3", "[]"):
+        parse_reward(f"marks:{path}", max_tokens=60)
+
+
 def test_a_quote_is_found_in_another_spelling() -> None:
     """White space, quotation marks and, where the exact one is missing, the case may differ."""
     text = "The  old\nlamp said: “don’t”. the old lamp"
