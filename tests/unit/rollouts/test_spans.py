@@ -299,6 +299,25 @@ def test_spans_that_cannot_be_are_refused(
         function(body).score(EXAMPLE, completion("ab cd"))
 
 
+@pytest.mark.parametrize(
+    ("costs", "facts"),
+    [
+        ("[0.0]", ("[0.0]", "2 texts")),
+        ("[0.0, float('nan')]", ("nan", "2 texts")),
+        ("['a', 'b']", ("ValueError", "token_costs")),
+        ("1 / 0", ("ZeroDivisionError", "token_costs")),
+    ],
+)
+def test_a_rule_gives_a_number_for_each_text(
+    function: WriteList, costs: str, facts: Sequence[str]
+) -> None:
+    """Fewer numbers would be those of other tokens; an error of its code is named as such."""
+    rule = f"class Rule:\n    def token_costs(*_): return {costs}\nf.rule = Rule()"
+    reward = function(f"0\n{rule}")
+    with raises_naming(InputError, *facts):
+        reward.token_costs([" a", " b"], ["a b"])
+
+
 # marks:FILE
 
 
