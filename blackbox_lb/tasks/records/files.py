@@ -174,8 +174,8 @@ def keep_apart(
 def remarks_on(
     rows: Sequence[ExampleRow],
     left_out: Mapping[tuple[Split, Split], int],
-    unlabelled: Sequence[ExampleRow] = (),
-    answer_column: str = "answer",
+    unlabelled: Sequence[ExampleRow],
+    answer_column: str,
 ) -> list[str]:
     """What was done to the rows of a task that its user would not see otherwise, in sentences."""
     several = [row for row in rows if row.example.variants]
@@ -306,13 +306,9 @@ class ColumnNames:
 
 
 def read_rows(
-    source: Source,
-    columns: ColumnNames | None = None,
-    *,
-    require_answers: bool = True,
+    source: Source, columns: ColumnNames, *, require_answers: bool = True
 ) -> list[ExampleRow]:
     """Like :func:`load_examples`, with the source and the split of every row."""
-    columns = columns or ColumnNames()
     if isinstance(source, GivenRows):
         records = given_records(source)
     else:
@@ -355,7 +351,7 @@ def source_of(rows: Rows | None) -> Source | None:
 
 
 def content_hash(
-    prompt: Prompt, answers: tuple[str, ...], tools: str = "", shares: tuple[float, ...] = ()
+    prompt: Prompt, answers: tuple[str, ...], tools: str, shares: tuple[float, ...]
 ) -> str:
     """16 hex digits of a prompt with its answers, their wanted shares and its tools: the id of a
     row without one of its own.

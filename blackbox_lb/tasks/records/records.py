@@ -195,13 +195,21 @@ def given_records(rows: Iterable[object]) -> Iterator[Record]:
                 f"{shorten(row)} is a {type(row).__name__}; give a dict for each row, as in"
                 ' {"prompt": "...", "answer": "..."}'
             )
-        values = {str(name): _as_json(value) for name, value in row.items()}
+        try:
+            values = {str(name): _as_json(value) for name, value in row.items()}
+        except UnicodeEncodeError as error:
+            raise record.error(f"{_lone_surrogate(error)}; correct the text") from error
         present = {name: value for name, value in values.items() if not _is_absent(value)}
         yield replace(record, columns=tuple(values), values=present)
 
 
 def _as_json(value: Any) -> Any:
-    """A value as JSON has it: of numpy the number or the list, of a tuple the list."""
+    """A value as JSON has it: of numpy the number or the list, of a tuple the list.
+
+    Raises UnicodeEncodeError: a text holds a lone surrogate.
+    """
+    if isinstance(value, str):
+        value.encode()
     if hasattr(value, "tolist"):
         value = value.tolist()
     if isinstance(value, list | tuple):
@@ -421,9 +429,11 @@ def _refuse_lone_surrogates(value: object) -> None:
     try:
         json.dumps(value, ensure_ascii=False).encode()
     except UnicodeEncodeError as error:
-        raise ValueError(
-            f"a lone surrogate {error.object[error.start]!a} is no character"
-        ) from error
+        raise ValueError(_lone_surrogate(error)) from error
+
+
+def _lone_surrogate(error: UnicodeEncodeError) -> str:
+    return f"a lone surrogate {error.object[error.start]!a} is no character"
 
 
 def _delimiter(text: str, candidates: Sequence[str]) -> str:

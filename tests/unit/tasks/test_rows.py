@@ -17,7 +17,13 @@ from hypothesis import strategies as st
 
 from blackbox_lb.errors import DataError, InputError
 from blackbox_lb.tasks import Task, load_examples, load_task
-from blackbox_lb.tasks.records.files import ExampleRow, GivenRows, join_repeats, read_rows
+from blackbox_lb.tasks.records.files import (
+    ColumnNames,
+    ExampleRow,
+    GivenRows,
+    join_repeats,
+    read_rows,
+)
 from blackbox_lb.types import Example, Message, Prompt
 from tests.support.commands import options, refused
 from tests.support.errors import names, raises_naming
@@ -487,15 +493,19 @@ def test_plain_text_and_lines_of_json(write: Write) -> None:
 )  # fmt: skip
 def test_rows_of_a_program_may_hold_values_of_numpy(row: Any, answers: tuple[str, ...]) -> None:
     """They are read as JSON has them; NaN counts as absent, and a name may be a number."""
-    [read] = read_rows(GivenRows([row]), require_answers=False)
+    [read] = read_rows(GivenRows([row]), ColumnNames(), require_answers=False)
     assert (read.example.prompt.messages, read.example.answers) == ((QUESTION,), answers)
 
 
 def test_columns_of_a_program_are_named() -> None:
-    """Also those that are named by numbers; of two with one name nobody knows which is meant."""
+    """Also those that are named by numbers; of two with one name nobody knows which is meant. Half
+    a character is refused, as in files.
+    """
     numbered: list[Any] = [{1: "P", "answer": "x"}]
     with raises_naming(DataError, "data, row 1", "1, answer", "``prompt_column=1``"):
         load_task(data=numbered)
+    with raises_naming(DataError, "data, row 1", "surrogate"):
+        load_task(data=[prompting("\udce9")])
     with raises_naming(DataError, "``data``", "'answer'", "twice"):
         load_task(data=SimpleNamespace(columns=("prompt", "answer", "answer")))
 
