@@ -185,6 +185,19 @@ def load_task(
     prompt. InputError: an unknown name, both a name and files, or neither.
     DataError: see :func:`load_examples`, and one id in two splits.
     """
+    if spec is not None and not isinstance(spec, str):
+        raise InputError(
+            f"``spec`` is a {type(spec).__name__}; give the name of a task, or rows with ``data``"
+        )
+    texts = {
+        "prompt_column": prompt_column,
+        "answer_column": answer_column,
+        "messages_column": messages_column,
+        "prompt_template": prompt_template,
+        "field": field,
+        "decide": decide,
+    }
+    _check_types(texts, fractions, validation_size)
     columns = ColumnNames(
         prompt_column,
         answer_column,
@@ -194,10 +207,6 @@ def load_task(
         prefill,
         state=state,
     )
-    if spec is not None and not isinstance(spec, str):
-        raise InputError(
-            f"``spec`` is a {type(spec).__name__}; give the name of a task, or rows with ``data``"
-        )
     data = source_of(data)
     validation = source_of(validation)
     test = source_of(test)
@@ -272,6 +281,28 @@ def load_task(
         answer_column=columns.answer,
         is_source_noted=bool(read.source),
     )
+
+
+def _check_types(
+    texts: Mapping[str, object], fractions: object, validation_size: int | None
+) -> None:
+    """Raise InputError: an argument of ``load_task`` is of another type, or a size below 1.
+
+    texts: the arguments by name that are texts; all but those of columns may be None.
+    """
+    for name, value in texts.items():
+        if not isinstance(value, str) and (value is not None or name.endswith("_column")):
+            raise InputError(
+                f"``{name}={shorten(value)}`` is a {type(value).__name__}; give a text"
+            )
+    shares: list[object] = []
+    if isinstance(fractions, list | tuple):
+        shares = list(fractions)
+    if not shares or not all(isinstance(share, int | float) for share in shares):
+        raise InputError(f"fractions are {shorten(fractions)}; give positive shares that sum to 1")
+    size: object = validation_size
+    if size is not None and (not isinstance(size, int) or size < 1):
+        raise InputError(f"``validation_size={size!r}``: give a whole number from 1")
 
 
 class RowsOfTask(NamedTuple):

@@ -45,7 +45,7 @@ from blackbox_lb.literals import Split
 from blackbox_lb.safety.printable import counted, did_you_mean, shorten
 from blackbox_lb.tasks.records.chats import CONVERSATIONS, raw_messages, read_chat
 from blackbox_lb.tasks.records.hub_data import records_of
-from blackbox_lb.tasks.records.records import Record, arrays_in, given_records
+from blackbox_lb.tasks.records.records import JSON_LINES, Record, arrays_in, given_records
 from blackbox_lb.tasks.records.shares import (
     ANSWER_FIELDS,
     ANSWER_NAMES,
@@ -309,6 +309,14 @@ def read_rows(
     source: Source, columns: ColumnNames, *, require_answers: bool = True
 ) -> list[ExampleRow]:
     """Like :func:`load_examples`, with the source and the split of every row."""
+    suffix = ""
+    if not isinstance(source, GivenRows):
+        suffix = Path(source).suffix.lower()
+    if columns.field is not None and suffix not in JSON_LINES:
+        raise DataError(
+            f"{source} is no JSON file, and ``field={columns.field}`` names an array in one; leave"
+            " it out"
+        )
     if isinstance(source, GivenRows):
         records = given_records(source)
     else:
@@ -676,7 +684,11 @@ def _state(record: Record) -> Prompt:
         return Prompt.user(state)
     if not isinstance(state, dict | list):
         raise record.error(f"{STATE} is {shorten(state)}; it must be a text, an object or a list")
-    return Prompt((Message(STATE, json.dumps(state, ensure_ascii=False)),))
+    try:
+        text = json.dumps(state, ensure_ascii=False, allow_nan=False)
+    except (TypeError, ValueError) as error:  # a date of Parquet, say
+        raise record.error(f"{STATE} is no JSON: {error}; write it as a text") from error
+    return Prompt((Message(STATE, text),))
 
 
 def _answer_value(record: Record, column: str) -> Any:

@@ -26,12 +26,12 @@ from blackbox_lb.safety.untrusted import (
 MAX_BYTES = 256 * 2**20
 """A file is held in memory whole; the largest public prompt sets are a tenth of this."""
 
-_JSON_LINES = (".jsonl", ".ndjson", ".json")
+JSON_LINES = (".jsonl", ".ndjson", ".json")
 _DELIMITERS = {".csv": (",", ";", "\t", "|"), ".tsv": ("\t", ";", "|", ",")}
 """What may stand between the cells of a table, the likeliest first; spreadsheets write semicolons
 into .csv where the comma is the decimal mark.
 """
-SUFFIXES = (*_JSON_LINES, *_DELIMITERS)
+SUFFIXES = (*JSON_LINES, *_DELIMITERS)
 """The files with columns that can be read, by suffix."""
 TEXT_SUFFIX = ".txt"
 """The suffix of a file with one prompt a line."""
@@ -168,10 +168,6 @@ def read_records(path: Path, field: str | None = None) -> Iterator[Record]:
     text = text.replace("\n\ufeff", "\n")  # of files that were joined
     if not text.strip():
         raise DataError(f"{path} is empty; give it one row a prompt")
-    if suffix not in _JSON_LINES and field is not None:
-        raise DataError(
-            f"{path} is no JSON file, and ``field={field}`` names an array in one; leave it out"
-        )
     if suffix == TEXT_SUFFIX:
         return _with_remark(_text_lines(path, text), text, encoding)
     if suffix in _DELIMITERS:
@@ -240,7 +236,7 @@ def _text(path: Path, data: bytes) -> tuple[str, str]:
     except ValueError as error:
         remedy = f"{error} {shell_line(path)} > NEW{path.suffix}"
         text = None
-        if path.suffix.lower() not in _JSON_LINES:
+        if path.suffix.lower() not in JSON_LINES:
             text = windows_text(data)
             remedy += ", or save it in Excel as CSV UTF-8"
         if text is None:

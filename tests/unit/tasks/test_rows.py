@@ -5,7 +5,9 @@ its file, its line and its remedy.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable
+from datetime import date
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -446,7 +448,9 @@ def test_an_array_inside_an_object_is_read_by_its_field(write: Write, tmp_path: 
     ):
         with raises_naming(DataError, *facts):
             load_task(data=path, field=field, **columns)
-    for other in (write("a.csv", "prompt,answer\nP,x\n"), write("a.txt", "P\n"), tmp_path):
+    rows_given: Any = [{"prompt": "P", "answer": "x"}]
+    files = (write("a.csv", "prompt,answer\nP,x\n"), write("a.txt", "P\n"), write("a.parquet", ""))
+    for other in (*files, tmp_path, rows_given):
         with raises_naming(InputError, "``field=rows``"):
             load_task(data=other, field="rows")
     of_data: Any
@@ -475,6 +479,22 @@ def test_plain_text_and_lines_of_json(write: Write) -> None:
 
 
 # Rows of a program
+
+
+@pytest.mark.parametrize(
+    ("row", "facts"),
+    [
+        ({"state": {"at": date(2026, 1, 2)}}, ("state", "date")),
+        (prompting("x") | {"tools": [{"function": {"name": "f", "on": date(2026, 1, 2)}}]}, ("tools", "date")),
+        (prompting("x") | {"tools": [{"function": {"name": "f", "most": math.nan}}]}, ("tools", "JSON")),
+        ({"messages": [ASKED, {**YES, "tool_calls": [{"id": "a", "function": {"name": "f", "arguments": "{}"}, "on": date(2026, 1, 2)}]}]}, ("messages", "date")),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_what_json_does_not_have_is_refused(row: Any, facts: tuple[str, ...]) -> None:
+    """Dates inside of objects, as Parquet has them, and NaN: they could not be sent."""
+    with raises_naming(DataError, "data, row 1", *facts):
+        load_task(data=[row], state=True)
 
 
 @pytest.mark.parametrize(
