@@ -212,10 +212,9 @@ def _records(answer: str) -> list[Record]:
     """The rows of a file as they are; none of a task, a folder or a data set of the hub, which are
     read when they are needed. Raises DataError: no such file, or it cannot be read.
     """
-    from blackbox_lb.tasks.records.files import records_of
-    from blackbox_lb.tasks.records.hub_data import HUB
+    from blackbox_lb.tasks.records.hub_data import HUB, is_folder, records_of
 
-    if _is_task(answer) or answer.startswith(HUB) or Path(answer).is_dir():
+    if _is_task(answer) or answer.startswith(HUB) or is_folder(answer):
         return []
     return list(records_of(Path(answer)))
 

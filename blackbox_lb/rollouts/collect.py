@@ -251,11 +251,11 @@ def _asked(
     """The keys of a series, without those that are missing where ``only_stored``."""
     settings = settings_of(session, tokenizer, series.draw)
     request = request_hash(settings)
-    hashes = [prompt_hash(prompt) for prompt in series.prompts]
-    keys = _keys(request, hashes, series.samples)
+    keys = keys_of(request, series)
     stored = store.keys(request)
     if stored:
-        store.restore_references(settings, dict(zip(hashes, series.prompts, strict=True)))
+        prompts = {prompt_hash(prompt): prompt for prompt in series.prompts}
+        store.restore_references(settings, prompts)
     if only_stored:
         keys = tuple(tuple(key for key in row if key in stored) for row in keys)
     return _Asked(series, settings, keys, stored)
@@ -263,11 +263,9 @@ def _asked(
 
 def keys_of(request: str, series: Series) -> tuple[tuple[str, ...], ...]:
     """``keys[p][s]`` of a series whose settings have the hash ``request``."""
-    return _keys(request, [prompt_hash(prompt) for prompt in series.prompts], series.samples)
-
-
-def _keys(request: str, hashes: Sequence[str], samples: int) -> tuple[tuple[str, ...], ...]:
-    return tuple(tuple(rollout_key(request, name, s) for s in range(samples)) for name in hashes)
+    hashes = map(prompt_hash, series.prompts)
+    samples = range(series.samples)
+    return tuple(tuple(rollout_key(request, name, s) for s in samples) for name in hashes)
 
 
 def missing_requests(

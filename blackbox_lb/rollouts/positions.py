@@ -219,7 +219,7 @@ class FitEngine(Protocol):
 
 
 def spread_training(
-    engine: FitEngine, store: RolloutStore, reading: Reading, most: int, seed: int = 0
+    engine: FitEngine, store: RolloutStore, reading: Reading, most: int
 ) -> Positions:
     """``training_set`` of ``reading``, with all of it in the engine, and here a sample of about
     ``most`` positions.
@@ -228,7 +228,7 @@ def spread_training(
     keys = list(everywhere.rollouts.keys)
     if everywhere.n_positions > most:
         share = most / everywhere.n_positions
-        chosen = np.random.default_rng(seed).random(len(keys)) < share
+        chosen = np.random.default_rng(0).random(len(keys)) < share
         keys = [key for key, is_chosen in zip(keys, chosen.tolist(), strict=True) if is_chosen]
     sample = _gathered(store, reading.only(keys))
     sample = sample.with_tokens(everywhere.token_ids)

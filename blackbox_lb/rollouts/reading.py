@@ -300,7 +300,11 @@ class Reading:
 
     def nothing(self, count: Counter[str]) -> NoLogprobs:
         """The error where ``blocks``, after reporting to ``count``, hold no position."""
-        return nothing_to_learn(len(self.owner), count[FILTERED])
+        return NoLogprobs(
+            f"none of {len(self.owner)} completions has a complete list of token logprobs"
+            f" ({count[FILTERED]} were stopped by a content filter); choose a model or server that"
+            " gives them, or other prompts; of a model that thinks, turn the thinking off"
+        )
 
     def parts(self, count: int) -> list[Reading]:
         """Up to ``count`` parts of about as many completions each, in order."""
@@ -371,14 +375,6 @@ def _batches(completions: Iterable[tuple[str, Completion]]) -> Iterator[dict[str
             size = 0
     if batch:
         yield batch
-
-
-def nothing_to_learn(sampled: int, filtered: int) -> NoLogprobs:
-    return NoLogprobs(
-        f"none of {sampled} completions has a complete list of token logprobs ({filtered} were"
-        " stopped by a content filter); choose a model or server that gives them, or other prompts;"
-        " of a model that thinks, turn the thinking off"
-    )
 
 
 def _is_cut(completion: Completion) -> bool:

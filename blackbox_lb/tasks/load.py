@@ -39,8 +39,9 @@ from blackbox_lb.tasks.records.files import (
     remarks_on,
     row_of,
     source_of,
+    words_of,
 )
-from blackbox_lb.tasks.records.hub_data import HUB, dataset_records
+from blackbox_lb.tasks.records.hub_data import HUB, NAMES, dataset_records
 from blackbox_lb.tasks.records.records import Record
 from blackbox_lb.tasks.records.shares import check_alike
 from blackbox_lb.tasks.sets.labels import Labels
@@ -131,14 +132,6 @@ def continents() -> Task:
     )
 
 
-NAMES: dict[str, Split] = {
-    **SPLIT_NAMES,
-    "valid": "validation",
-    "val": "validation",
-    "dev": "validation",
-}
-"""The names of splits in data sets."""
-
 HARNESS = "lm-eval:"
 """The prefix of a task of lm-evaluation-harness."""
 LOADERS = {HARNESS: "blackbox_lb.extras.harness:load_harness"}
@@ -193,6 +186,19 @@ def load_task(
     prompt. InputError: an unknown name, both a name and files, or neither.
     DataError: see :func:`load_examples`, and one id in two splits.
     """
+    if spec is not None and not isinstance(spec, str):
+        raise InputError(
+            f"``spec`` is a {type(spec).__name__}; give the name of a task, or rows with ``data``"
+        )
+    texts = {
+        "prompt_column": prompt_column,
+        "answer_column": answer_column,
+        "messages_column": messages_column,
+        "prompt_template": prompt_template,
+        "field": field,
+        "decide": decide,
+    }
+    _check_types(texts, fractions, validation_size)
     columns = ColumnNames(
         prompt_column,
         answer_column,
@@ -202,10 +208,6 @@ def load_task(
         prefill,
         state=state,
     )
-    if spec is not None and not isinstance(spec, str):
-        raise InputError(
-            f"``spec`` is a {type(spec).__name__}; give the name of a task, or rows with ``data``"
-        )
     data = source_of(data)
     validation = source_of(validation)
     test = source_of(test)
@@ -282,6 +284,28 @@ def load_task(
     )
 
 
+def _check_types(
+    texts: Mapping[str, object], fractions: object, validation_size: int | None
+) -> None:
+    """Raise InputError: an argument of ``load_task`` is of another type, or a size below 1.
+
+    texts: the arguments by name that are texts; all but those of columns may be None.
+    """
+    for name, value in texts.items():
+        if not isinstance(value, str) and (value is not None or name.endswith("_column")):
+            raise InputError(
+                f"``{name}={shorten(value)}`` is a {type(value).__name__}; give a text"
+            )
+    shares: list[object] = []
+    if isinstance(fractions, list | tuple):
+        shares = list(fractions)
+    if not shares or not all(isinstance(share, int | float) for share in shares):
+        raise InputError(f"fractions are {shorten(fractions)}; give positive shares that sum to 1")
+    size: object = validation_size
+    if size is not None and (not isinstance(size, int) or size < 1):
+        raise InputError(f"``validation_size={size!r}``: give a whole number from 1")
+
+
 class RowsOfTask(NamedTuple):
     """Data as they were read.
 
@@ -306,7 +330,8 @@ def _task_of_rows(
     answer_column: str = ANSWER,
     is_source_noted: bool = False,
 ) -> Task:
-    """The task of these rows, with empty splits where there are none.
+    """The task of these rows, with empty splits where there are none; of the unlabelled ones
+    without those whose prompt has an answer in another row.
 
     Raises DataError: a split has no prompt of its own, or rows have shares of different labels.
     """
@@ -319,6 +344,9 @@ def _task_of_rows(
                 f" it; give other data for {split}"
             )
     rows_kept = [row for rows in distinct.values() for row in rows]
+    if unlabelled:
+        prompts = {words_of(row) for row in rows_kept}
+        unlabelled = [row for row in unlabelled if words_of(row) not in prompts]
     notices = remarks_on(rows_kept, left_out, unlabelled, answer_column)
     notices += _small_labels(rows_kept)
     note = source if is_source_noted else ""

@@ -63,6 +63,7 @@ class WordsOptions(ModelSettings, LimitOptions, PrintOptions):
         "File of prompts to estimate the cost on, as in blb fit. [default: 20 stories and"
         " paragraphs]",
     )
+    prompt_column: str = setting("prompt", HelpGroup.TASK, "Column of --data with the prompt.")
     prompts: int = setting(
         20,
         HelpGroup.FIRST,
@@ -134,7 +135,8 @@ def _prompts(options: WordsOptions) -> Sequence[Prompt]:
 
     prompts: Sequence[Prompt] = PROMPTS
     if options.data is not None:
-        examples = load_examples(options.data, require_answers=False)
+        column = options.prompt_column
+        examples = load_examples(options.data, prompt_column=column, require_answers=False)
         prompts = [example.prompt for example in examples]
     return prompts[: options.prompts]
 
@@ -238,7 +240,10 @@ def words_conclusion(
         judge += ["--model", options.model]
     if options.base_url is not None:
         judge += ["--base-url", options.base_url]
-    judge += ["--data", str(options.data or "prompts.txt"), "--reward", f"avoid:{options.words}"]
+    judge += ["--data", str(options.data or "prompts.txt")]
+    if options.prompt_column != "prompt":
+        judge += ["--prompt-column", options.prompt_column]
+    judge += ["--reward", f"avoid:{options.words}"]
     entries = "1 entry" if len(bias.entries) == 1 else f"{len(bias.entries):,} entries"
     return Conclusion(
         "UNVERIFIED",

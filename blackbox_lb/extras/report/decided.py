@@ -182,7 +182,7 @@ def _tried(question: DecidedQuestion, suffix: str) -> PageTable:
 
 def _read_share(share: float) -> str:
     """On how many rows a way to read says anything; "" where on all of them."""
-    return f"reads {_share(share)} of the rows" if share < 1 else ""
+    return f"reads {per_cent(share)} of the rows" if share < 1 else ""
 
 
 def _changed(question: DecidedQuestion, suffix: str) -> PageTable:

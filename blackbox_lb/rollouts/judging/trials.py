@@ -223,12 +223,11 @@ class Trials:
         draw: Draw,
         samples: int,
         *,
-        scored_as: Sequence[Example] | None = None,
         scored: bool = True,
         only_stored: bool = False,
     ) -> tuple[tuple[str, ...], ...]:
         """Keys of ``samples`` completions of every example: one part of ``collect_all``."""
-        part = StagePart(title, examples, draw, samples, scored_as)
+        part = StagePart(title, examples, draw, samples)
         [keys] = await self.collect_all(title, [part], scored=scored, only_stored=only_stored)
         return keys
 

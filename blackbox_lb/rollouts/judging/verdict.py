@@ -131,16 +131,14 @@ def holm(p: Sequence[float]) -> list[float]:
     return list(adjusted.values())
 
 
-def sample_size(
-    effect: float, sd: float, *, level: float = LEVEL, power: float = POWER
-) -> int | None:
+def sample_size(effect: float, sd: float, *, level: float = LEVEL) -> int | None:
     """The fewest prompts at which a paired two-sided test at ``level`` shows a mean difference
-    ``effect`` with this ``power``.
+    ``effect`` with the chance ``POWER``.
 
     ``sd``: standard deviation of the differences between prompts, in the unit of ``effect``. The
     power is that of the t-test with noncentrality ``effect sqrt(n) / sd`` (Cohen 1988, "Statistical
     Power Analysis for the Behavioral Sciences", section 2.5). The search for n goes upwards from
-    the normal approximation ``((z(1 - level/2) + z(power)) sd / effect)^2``, and from the least n
+    the normal approximation ``((z(1 - level/2) + z(POWER)) sd / effect)^2``, and from the least n
     that can reach ``level`` in a sign test. None where the effect is 0, or too small for any
     existing number of prompts.
     """
@@ -150,11 +148,11 @@ def sample_size(
 
     fewest = max(2, math.ceil(1 - math.log2(level)))
     z = -float(special.ndtri(level / 2))
-    ratio = (z + float(special.ndtri(power))) * sd / abs(effect)
+    ratio = (z + float(special.ndtri(POWER))) * sd / abs(effect)
     if ratio > 1e8:  # the square has no meaning to the last prompt
         return None
     n = max(fewest, math.ceil(ratio**2))
-    while n < 10_000 and _power(abs(effect) / sd if sd else math.inf, n, level) < power:
+    while n < 10_000 and _power(abs(effect) / sd if sd else math.inf, n, level) < POWER:
         n += 1
     return n
 
@@ -413,7 +411,7 @@ def comparison(
     label: str,
     *,
     metric: str | None = None,
-    policies: tuple[str, str] = ("base", "bias"),
+    policies: tuple[str, str],
     seed: int = 0,
 ) -> Comparison:
     """``other`` less ``base`` in one metric, its p-value not adjusted yet (see ``together``).

@@ -80,7 +80,7 @@ def _message(record: Record, column: str, message: object) -> Message:
             f" calls; write the call into tool_calls, as {EXAMPLE_CALL}, and its result as a"
             " message of the role tool with that id as tool_call_id"
         )
-    if role not in _FIELDS:
+    if not isinstance(role, str) or role not in _FIELDS:
         raise record.error(
             f"{column} has the unknown role {shorten(role)}; the roles are {', '.join(_FIELDS)}"
         )

@@ -35,7 +35,7 @@ import math
 import re
 import string
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias, runtime_checkable
@@ -44,8 +44,8 @@ from blackbox_lb.errors import DataError, InputError
 from blackbox_lb.literals import Split
 from blackbox_lb.safety.printable import counted, did_you_mean, shorten
 from blackbox_lb.tasks.records.chats import CONVERSATIONS, raw_messages, read_chat
-from blackbox_lb.tasks.records.hub_data import table_records
-from blackbox_lb.tasks.records.records import Record, arrays_in, given_records, read_records
+from blackbox_lb.tasks.records.hub_data import records_of
+from blackbox_lb.tasks.records.records import JSON_LINES, Record, arrays_in, given_records
 from blackbox_lb.tasks.records.shares import (
     ANSWER_FIELDS,
     ANSWER_NAMES,
@@ -174,8 +174,8 @@ def keep_apart(
 def remarks_on(
     rows: Sequence[ExampleRow],
     left_out: Mapping[tuple[Split, Split], int],
-    unlabelled: Sequence[ExampleRow] = (),
-    answer_column: str = "answer",
+    unlabelled: Sequence[ExampleRow],
+    answer_column: str,
 ) -> list[str]:
     """What was done to the rows of a task that its user would not see otherwise, in sentences."""
     several = [row for row in rows if row.example.variants]
@@ -306,13 +306,17 @@ class ColumnNames:
 
 
 def read_rows(
-    source: Source,
-    columns: ColumnNames | None = None,
-    *,
-    require_answers: bool = True,
+    source: Source, columns: ColumnNames, *, require_answers: bool = True
 ) -> list[ExampleRow]:
     """Like :func:`load_examples`, with the source and the split of every row."""
-    columns = columns or ColumnNames()
+    suffix = ""
+    if not isinstance(source, GivenRows):
+        suffix = Path(source).suffix.lower()
+    if columns.field is not None and suffix not in JSON_LINES:
+        raise DataError(
+            f"{source} is no JSON file, and ``field={columns.field}`` names an array in one; leave"
+            " it out"
+        )
     if isinstance(source, GivenRows):
         records = given_records(source)
     else:
@@ -333,9 +337,15 @@ def source_of(rows: Rows | None) -> Source | None:
 
     Raises InputError: it is neither.
     """
+    if isinstance(rows, str) and not rows:
+        raise InputError("``data`` is empty; give the path of a file of rows")
     if rows is None or isinstance(rows, str | Path):
         return rows
     if isinstance(rows, Table):
+        counts = Counter(rows.columns)
+        repeated = [name for name, count in counts.items() if count > 1]
+        if repeated:
+            raise DataError(f"``data`` has the column {repeated[0]!r} twice; rename or drop one")
         for method, arguments in TO_ROWS.items():
             if hasattr(rows, method):
                 return GivenRows(getattr(rows, method)(*arguments))
@@ -348,17 +358,8 @@ def source_of(rows: Rows | None) -> Source | None:
     )
 
 
-def records_of(path: Path, field: str | None = None) -> Iterator[Record]:
-    """The rows of a file before any meaning is given to them. Raises DataError: see
-    ``read_records``.
-    """
-    if path.suffix.lower() == ".parquet":
-        return table_records(path)
-    return read_records(path, field)
-
-
 def content_hash(
-    prompt: Prompt, answers: tuple[str, ...], tools: str = "", shares: tuple[float, ...] = ()
+    prompt: Prompt, answers: tuple[str, ...], tools: str, shares: tuple[float, ...]
 ) -> str:
     """16 hex digits of a prompt with its answers, their wanted shares and its tools: the id of a
     row without one of its own.
@@ -374,7 +375,7 @@ def content_hash(
 
 def row_of(record: Record, columns: ColumnNames, require_answers: bool) -> ExampleRow:
     """The example in one record. DataError names file, line, value and remedy."""
-    columns = _with_conversations(record, columns)
+    columns = _with_column_of_chat(record, columns)
     prompt = _prompt(record, columns)
     if columns.otherwise and not record.has(columns.answer):
         columns = replace(columns, answer=columns.otherwise)
@@ -430,15 +431,21 @@ def prompt_of_row(values: Mapping[str, Any], number: int, *, state: bool = False
     """
     present = {key: value for key, value in values.items() if value is not None}
     record = Record(Path("prompts"), number, tuple(values), present, textual=False, unit="row")
-    columns = _with_conversations(record, ColumnNames(state=state))
+    columns = _with_column_of_chat(record, ColumnNames(state=state))
     return replace(_prompt(record, columns), tools=_tools(record))
 
 
-def _with_conversations(record: Record, columns: ColumnNames) -> ColumnNames:
-    """The columns, with ShareGPT's in the place of ``messages`` where a row has that one alone."""
+def _with_column_of_chat(record: Record, columns: ColumnNames) -> ColumnNames:
+    """The columns, with the one of the prompt in the place of ``messages`` where it holds a chat,
+    and ShareGPT's where a row has that one alone.
+    """
+    if record.get(columns.messages) is not None:
+        return columns
+    prompt = record.get(columns.prompt)
+    if isinstance(prompt, list) and all(isinstance(message, dict) for message in prompt):
+        return replace(columns, messages=columns.prompt)
     is_default = (columns.prompt, columns.messages) == (PROMPT, MESSAGES)
-    has_prompt = record.get(columns.prompt) is not None or record.get(columns.messages) is not None
-    if is_default and not has_prompt and isinstance(record.get(CONVERSATIONS), list | str):
+    if is_default and prompt is None and isinstance(record.get(CONVERSATIONS), list | str):
         return replace(columns, messages=CONVERSATIONS)
     return columns
 
@@ -637,8 +644,10 @@ def prompt_of_template(template: str, text: str) -> Prompt:
 def _prompt(record: Record, columns: ColumnNames) -> Prompt:
     if columns.template is not None:
         return _filled(record, columns.template)
-    text = record.get(columns.prompt)
+    text = None
     messages = record.get(columns.messages)
+    if columns.prompt != columns.messages:
+        text = record.get(columns.prompt)
     if text is None and messages is None and columns.state and record.get(STATE) is not None:
         return _state(record)
     if text is not None and messages is not None:
@@ -659,7 +668,10 @@ def _prompt(record: Record, columns: ColumnNames) -> Prompt:
     if messages is not None:
         return read_chat(record, columns.messages)
     if not isinstance(text, str):
-        raise record.error(f"{columns.prompt} is {shorten(text)}; it must be a string")
+        problem = f"{columns.prompt} is {shorten(text)}; it must be a string or chat messages"
+        if record.whole and isinstance(text, dict | list):
+            problem += ", in a row for each prompt (of pandas, to_json(FILE, orient='records'))"
+        raise record.error(problem)
     if not text.strip():
         raise record.error(f"{columns.prompt} is empty; write one or delete the row")
     return Prompt.user(text)
@@ -672,7 +684,11 @@ def _state(record: Record) -> Prompt:
         return Prompt.user(state)
     if not isinstance(state, dict | list):
         raise record.error(f"{STATE} is {shorten(state)}; it must be a text, an object or a list")
-    return Prompt((Message(STATE, json.dumps(state, ensure_ascii=False)),))
+    try:
+        text = json.dumps(state, ensure_ascii=False, allow_nan=False)
+    except (TypeError, ValueError) as error:  # a date of Parquet, say
+        raise record.error(f"{STATE} is no JSON: {error}; write it as a text") from error
+    return Prompt((Message(STATE, text),))
 
 
 def _answer_value(record: Record, column: str) -> Any:
@@ -725,6 +741,11 @@ def _answer(record: Record, column: str, value: object) -> str:
             f"{column} is {shorten(value)}; it must be a string, a number, true, false, a list of"
             " accepted strings or an object of label and share"
         )
+    if isinstance(value, float) and value.is_integer():
+        record.remark(
+            "with a whole number that is written as 1.0 as the answer, which is compared as it is"
+            " written; write 1 if completions do"
+        )
     text = str(value)
     if not text.strip():
         raise record.error(f"{column} is empty; write one or leave the column out of the row")
@@ -748,5 +769,6 @@ def _refuse_repeated_ids(rows: list[ExampleRow]) -> None:
         if first is not row and words_of(first) != words_of(row):
             raise DataError(
                 f"{row.example.place} has the id {shorten(row.example.id)} of"
-                f" {first.example.place}; ids must be unique"
+                f" {first.example.place}; ids must be unique: rename the column id if it names"
+                " something else"
             )

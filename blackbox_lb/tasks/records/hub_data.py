@@ -16,17 +16,30 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from blackbox_lb.errors import DataError, InputError
+from blackbox_lb.literals import Split
+from blackbox_lb.safety.files import is_folder
 from blackbox_lb.safety.printable import first_line, shorten
+from blackbox_lb.safety.untrusted import open_regular
 from blackbox_lb.tasks.records.records import (
     MAX_BYTES,
     SUFFIXES,
     Record,
+    file_errors,
     read_records,
 )
 
 HUB = "hf:"
 """The prefix of a data set of the hub: hf:NAME[/CONFIG][@SPLIT]."""
 
+NAMES: dict[str, Split] = {
+    "train": "train",
+    "validation": "validation",
+    "valid": "validation",
+    "val": "validation",
+    "dev": "validation",
+    "test": "test",
+}
+"""The names of splits in data sets."""
 PARQUET = ".parquet"
 ROWS = 256
 """Rows of a Parquet file that are unpacked at a time: few enough for the memory, for any readable
@@ -119,15 +132,7 @@ def read_folder(folder: Path) -> Any:
             f"there is no folder {folder}; name one with a file for each split, as train.jsonl and"
             " test.jsonl"
         )
-    files: dict[str, Path] = {}
-    for path in sorted(folder.iterdir()):
-        if path.is_file() and path.suffix.lower() in (*SUFFIXES, PARQUET):
-            if path.stem in files:
-                raise DataError(
-                    f"{folder} has both {files[path.stem].name} and {path.name} for one split;"
-                    " remove one"
-                )
-            files[path.stem] = path
+    files = _files_by_stem(folder)
     if not files:
         suffixes = ", ".join((*SUFFIXES, PARQUET))
         raise DataError(
@@ -139,22 +144,40 @@ def read_folder(folder: Path) -> Any:
     )
 
 
-def table_records(path: Path) -> Iterator[Record]:
-    """The rows of one Parquet file in order. DataError: it cannot be read."""
-    if path.exists() and not path.is_file():
-        raise DataError(f"{path} is no regular file; save its content in a file and name that")
-    if not path.is_file():
-        raise DataError(
-            f"there is no file {path}; check the path (the working directory is {Path.cwd()})"
-        )
-    return _records(path, _table(path))
+def _files_by_stem(folder: Path) -> dict[str, Path]:
+    """The data files of a folder. Raises DataError: two of them have one stem."""
+    files: dict[str, Path] = {}
+    for path in sorted(folder.iterdir()):
+        if path.is_file() and path.suffix.lower() in (*SUFFIXES, PARQUET):
+            if path.stem in files:
+                raise DataError(
+                    f"{folder} has both {files[path.stem].name} and {path.name} for one split;"
+                    " remove one"
+                )
+            files[path.stem] = path
+    return files
+
+
+def records_of(path: Path, field: str | None = None) -> Iterator[Record]:
+    """The rows of a file in order, before any meaning is given to them; it is opened for the first.
+
+    field: see ``read_records``. Raises DataError: it cannot be read.
+    """
+    if path.suffix.lower() == PARQUET:
+        with file_errors(path), open_regular(path):
+            pass  # it is a file, and can be read
+        yield from _records(path, _table(path))
+    else:
+        yield from read_records(path, field)
 
 
 def dataset_records(spec: str) -> dict[str, Iterator[Record]]:
-    """The rows of ``hf:NAME[/CONFIG][@SPLIT]``, or of a folder that ``datasets`` reads, by the
-    names of its splits.
+    """The rows of ``hf:NAME[/CONFIG][@SPLIT]``, or of a folder, by the names of its splits.
 
-    NAME is as the hub has it, OWNER/NAME. InputError: it cannot be had, with the library's reason.
+    NAME is as the hub has it, OWNER/NAME. The files of a folder that are named after splits are
+    read as files are, since the library would take None and N/A in a CSV file for empty cells, and
+    01 for 1. InputError: it cannot be had, with the library's reason. DataError: two files of one
+    split.
     """
     name = spec
     split = ""
@@ -164,7 +187,10 @@ def dataset_records(spec: str) -> dict[str, Iterator[Record]]:
     path = name
     config = None
     dataset = None
-    if Path(name).is_dir():
+    if is_folder(name):
+        files = _files_by_stem(Path(name))
+        if not files.keys().isdisjoint(NAMES):
+            return {part: records_of(file) for part, file in files.items()}
         dataset = _from_disk(Path(name))
     elif len(rest) == 2:
         path = f"{owner}/{rest[0]}"
@@ -203,8 +229,10 @@ def _loaded(spec: str, path: str, config: str | None) -> Any:
         Exception
     ) as error:  # missing, gated, without a config, unreadable: each has its own type
         reason = first_line(error)
+        if isinstance(error, datasets.exceptions.DatasetGenerationError):
+            reason = first_line(error.__cause__ or error)
         where = ""
-        if not online and not Path(path).is_dir():
+        if not online and not is_folder(path):
             where = " (the hub does not answer and the cache does not have it)"
         raise InputError(
             f"the data set {spec} cannot be loaded{where}: {reason}; check name and config"
@@ -214,6 +242,7 @@ def _loaded(spec: str, path: str, config: str | None) -> Any:
 
 
 def _records(name: Path, table: Any) -> Iterator[Record]:
+    _leave_undecoded(table.info.features)
     for number, row in enumerate(table, start=1):
         record = Record(name, number, tuple(row), {}, textual=False, unit="row")
         for column, value in row.items():
@@ -224,6 +253,19 @@ def _records(name: Path, table: Any) -> Iterator[Record]:
             if decoded is not None:
                 record.values[column] = decoded
         yield record
+
+
+def _leave_undecoded(feature: Any) -> None:
+    """Let a table give its images, sounds and other files as bytes: nothing here looks at them, and
+    the library that decodes them may be missing.
+    """
+    if hasattr(feature, "embed_storage"):
+        feature.decode = False
+    elif isinstance(feature, dict):
+        for inner in feature.values():
+            _leave_undecoded(inner)
+    elif hasattr(feature, "feature"):
+        _leave_undecoded(feature.feature)
 
 
 def _decoded(value: Any, feature: Any, *, is_padded: bool = False) -> Any:

@@ -8,15 +8,15 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from blackbox_lb.errors import DataError
-from blackbox_lb.safety.files import is_folder
 from blackbox_lb.safety.printable import did_you_mean, shell_line, shorten
 from blackbox_lb.safety.untrusted import (
+    MARKS,
     read_bounded,
     strict_json,
     text_of_file,
@@ -26,17 +26,28 @@ from blackbox_lb.safety.untrusted import (
 MAX_BYTES = 256 * 2**20
 """A file is held in memory whole; the largest public prompt sets are a tenth of this."""
 
-_JSON_LINES = (".jsonl", ".ndjson", ".json")
+JSON_LINES = (".jsonl", ".ndjson", ".json")
 _DELIMITERS = {".csv": (",", ";", "\t", "|"), ".tsv": ("\t", ";", "|", ",")}
 """What may stand between the cells of a table, the likeliest first; spreadsheets write semicolons
 into .csv where the comma is the decimal mark.
 """
-SUFFIXES = (*_JSON_LINES, *_DELIMITERS)
+SUFFIXES = (*JSON_LINES, *_DELIMITERS)
 """The files with columns that can be read, by suffix."""
 TEXT_SUFFIX = ".txt"
 """The suffix of a file with one prompt a line."""
 WINDOWS = "cp1252"
 """The encoding in which Excel saves tables where it is not asked for UTF-8."""
+PACKED = {
+    b"\x1f\x8b": "is compressed by gzip; unpack it with gunzip",
+    b"BZh": "is compressed by bzip2; unpack it with bunzip2",
+    b"\xfd7zXZ": "is compressed by xz; unpack it with unxz",
+    b"\x28\xb5\x2f\xfd": "is compressed by zstd; unpack it with unzstd",
+    b"PK\x03\x04": "is a zip archive or a workbook of Excel; unpack it with unzip, or save the"
+    " sheet in Excel as CSV UTF-8",
+    b"\xd0\xcf\x11\xe0": "is a workbook of Excel; save the sheet in Excel as CSV UTF-8",
+    b"PAR1": "is a Parquet file; let its name end with .parquet",
+}
+"""What a file is, and the remedy, by its first bytes."""
 NO_VALUES = ("nan", "<NA>", "NaT")
 """How the values print that pandas puts where there is none."""
 
@@ -137,9 +148,13 @@ def read_records(path: Path, field: str | None = None) -> Iterator[Record]:
         field: path to the array in a file that is one JSON object; None: the rows are the file.
 
     Raises:
-        DataError: unreadable, not UTF-8, over 256 MiB, of unknown suffix, no such field, or a
-            broken row.
+        DataError: unreadable, packed, not UTF-8, over 256 MiB, of unknown suffix, no such field, or
+            a broken row.
     """
+    data = _bytes(path)
+    for mark, problem in PACKED.items():
+        if data.startswith(mark):
+            raise DataError(f"{path} {problem}")
     suffix = path.suffix.lower()
     if suffix not in (*SUFFIXES, TEXT_SUFFIX):
         suffixes = ", ".join((*SUFFIXES, TEXT_SUFFIX, ".parquet"))
@@ -147,13 +162,12 @@ def read_records(path: Path, field: str | None = None) -> Iterator[Record]:
             f"{path} has the suffix {suffix!r}, which tells no format; name the file with one of"
             f" {suffixes}"
         )
-    text, encoding = _text(path)
+    text, encoding = _text(path, data)
+    if "\n" not in text:  # the line ends of old Macs, and of Excel there
+        text = text.replace("\r", "\n")
+    text = text.replace("\n\ufeff", "\n")  # of files that were joined
     if not text.strip():
         raise DataError(f"{path} is empty; give it one row a prompt")
-    if suffix not in _JSON_LINES and field is not None:
-        raise DataError(
-            f"{path} is no JSON file, and ``field={field}`` names an array in one; leave it out"
-        )
     if suffix == TEXT_SUFFIX:
         return _with_remark(_text_lines(path, text), text, encoding)
     if suffix in _DELIMITERS:
@@ -177,25 +191,52 @@ def given_records(rows: Iterable[object]) -> Iterator[Record]:
                 f"{shorten(row)} is a {type(row).__name__}; give a dict for each row, as in"
                 ' {"prompt": "...", "answer": "..."}'
             )
-        present = {name: value for name, value in row.items() if not _is_absent(value)}
-        yield replace(record, columns=tuple(row), values=present)
+        try:
+            values = {str(name): _as_json(value) for name, value in row.items()}
+        except UnicodeEncodeError as error:
+            raise record.error(f"{_lone_surrogate(error)}; correct the text") from error
+        present = {name: value for name, value in values.items() if not _is_absent(value)}
+        yield replace(record, columns=tuple(values), values=present)
+
+
+def _as_json(value: Any) -> Any:
+    """A value as JSON has it: of numpy the number or the list, of a tuple the list.
+
+    Raises UnicodeEncodeError: a text holds a lone surrogate.
+    """
+    if isinstance(value, str):
+        value.encode()
+    if hasattr(value, "tolist"):
+        value = value.tolist()
+    if isinstance(value, list | tuple):
+        return [_as_json(item) for item in value]
+    if isinstance(value, Mapping):
+        return {str(name): _as_json(item) for name, item in value.items()}
+    return value
 
 
 def _is_absent(value: object) -> bool:
     if value is None:
         return True
-    return not isinstance(value, str) and str(value) in NO_VALUES
+    return not isinstance(value, str | list | dict) and str(value) in NO_VALUES
 
 
-def _text(path: Path) -> tuple[str, str]:
+def _text(path: Path, data: bytes) -> tuple[str, str]:
     """The text of a file and its encoding: UTF-8, or of tables and texts Windows-1252, too."""
-    data = _bytes(path)
+    if b"\0" in data and not any(data.startswith(mark) for mark, _ in MARKS):
+        encoding = "UTF-16LE"
+        if data.startswith(b"\0"):
+            encoding = "UTF-16BE"
+        raise DataError(
+            f"{path} holds NUL bytes, as a text in UTF-16 without its mark does; make it UTF-8 with"
+            f" iconv -f {encoding} -t UTF-8 {shell_line(path)} > NEW{path.suffix}"
+        )
     try:
         return text_of_file(data), "utf-8-sig"
     except ValueError as error:
         remedy = f"{error} {shell_line(path)} > NEW{path.suffix}"
         text = None
-        if path.suffix.lower() not in _JSON_LINES:
+        if path.suffix.lower() not in JSON_LINES:
             text = windows_text(data)
             remedy += ", or save it in Excel as CSV UTF-8"
         if text is None:
@@ -220,14 +261,24 @@ def _with_remark(rows: Iterator[Record], text: str, encoding: str) -> Iterator[R
 
 
 def _bytes(path: Path) -> bytes:
-    if is_folder(path):
-        raise DataError(f"{path} is a directory; name one file in it")
     try:
-        return read_bounded(path, MAX_BYTES)
+        with file_errors(path):
+            return read_bounded(path, MAX_BYTES)
+    except DataError:
+        raise
     except ValueError as error:
         raise DataError(
             f"{path} cannot be read: {error} (256 MiB); take a sample of its rows"
         ) from error
+
+
+@contextmanager
+def file_errors(path: Path) -> Iterator[None]:
+    """Raise DataError, with the remedy, where the block cannot open ``path``."""
+    try:
+        yield
+    except IsADirectoryError as error:
+        raise DataError(f"{path} is a directory; name one file in it") from error
     except FileNotFoundError as error:
         names: list[str] = []
         with suppress(OSError):
@@ -374,9 +425,11 @@ def _refuse_lone_surrogates(value: object) -> None:
     try:
         json.dumps(value, ensure_ascii=False).encode()
     except UnicodeEncodeError as error:
-        raise ValueError(
-            f"a lone surrogate {error.object[error.start]!a} is no character"
-        ) from error
+        raise ValueError(_lone_surrogate(error)) from error
+
+
+def _lone_surrogate(error: UnicodeEncodeError) -> str:
+    return f"a lone surrogate {error.object[error.start]!a} is no character"
 
 
 def _delimiter(text: str, candidates: Sequence[str]) -> str:
@@ -405,7 +458,8 @@ def _table(path: Path, text: str, delimiter: str) -> Iterator[Record]:
     if not header:
         raise DataError(f"{path} has no header; its first row must name the columns")
     names = [name.strip() for name in header]
-    repeated = sorted(name for name, count in Counter(names).items() if count > 1)
+    columns = tuple(filter(None, names))  # empty ones beside a table, and the index of pandas
+    repeated = sorted(name for name, count in Counter(columns).items() if count > 1)
     if repeated:
         raise DataError(
             f"{path}, line {start}: the header names {shorten(', '.join(repeated))} twice; rename"
@@ -413,11 +467,11 @@ def _table(path: Path, text: str, delimiter: str) -> Iterator[Record]:
         )
     for line, cells in rows:
         trimmed = [cell.strip() for cell in cells]
-        present = {name: cell for name, cell in zip(names, trimmed, strict=False) if cell}
-        record = Record(path, line, tuple(names), present, textual=True)
+        present = {name: cell for name, cell in zip(names, trimmed, strict=False) if name and cell}
+        record = Record(path, line, columns, present, textual=True)
         if len(cells) != len(names):
             raise record.error(
-                f"{len(cells)} cells, but the header has {len(names)} ({', '.join(names)}); quote"
+                f"{len(cells)} cells, but the header has {len(names)} ({', '.join(columns)}); quote"
                 " cells that hold a delimiter"
             )
         yield record

@@ -145,7 +145,9 @@ def check_alike(examples: Iterable[Example]) -> None:
     first: Example | None = None
     labels: frozenset[str] = frozenset()
     for example in examples:
-        spellings = frozenset(map(normalise, example.answers))
+        spellings: frozenset[str] = frozenset()
+        if example.weights:
+            spellings = frozenset(map(normalise, example.answers))
         if first is None:
             first = example
             labels = spellings
@@ -159,7 +161,7 @@ def check_alike(examples: Iterable[Example]) -> None:
                 f"{without.place} has no shares of labels, and {with_shares.place} has; give every"
                 f" row shares, as in {{{_shown(with_shares)}}}, or none"
             )
-        elif first.weights and spellings != labels:
+        elif spellings != labels:
             raise DataError(
                 f"{example.place} has shares of {', '.join(example.answers)}, and {first.place} of"
                 f" {', '.join(first.answers)}; give every row the same labels, with share 0 where"

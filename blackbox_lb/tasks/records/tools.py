@@ -44,7 +44,15 @@ def tools_text(value: Any) -> str:
         names.append(name)
     if len(set(names)) < len(names):
         raise ValueError(f"two functions have one name ({shorten(', '.join(names))}); rename one")
-    return json.dumps(value, sort_keys=True, ensure_ascii=False)
+    return _in_one_spelling(value)
+
+
+def _in_one_spelling(value: Any) -> str:
+    """The JSON text of a value. Raises ValueError: it holds a date, say, which JSON has not."""
+    try:
+        return json.dumps(value, sort_keys=True, ensure_ascii=False, allow_nan=False)
+    except TypeError as error:
+        raise ValueError(f"{error}; write it as a text") from error
 
 
 def calls_text(value: Any) -> str:
@@ -79,7 +87,7 @@ def calls_text(value: Any) -> str:
     repeated = [name for name in identities if identities.count(name) > 1]
     if repeated:
         raise ValueError(f"two calls of one message have the id {shorten(repeated[0])}; rename one")
-    return json.dumps(value, sort_keys=True, ensure_ascii=False)
+    return _in_one_spelling(value)
 
 
 def check_results(messages: Sequence[Message]) -> None:

@@ -48,7 +48,7 @@ def checked_spans(raw_spans: Any, reward: float, text: str, source: str) -> tupl
             " amount), with"
             " start and end in characters of the text and the amount in nats"
         )
-    spans = tuple(_checked_span(row, len(text), source) for row in raw_spans)
+    spans = tuple(checked_span(row, len(text), source) for row in raw_spans)
     total = sum_of(spans)
     largest = max(1.0, abs(reward), *(abs(span.amount) for span in spans))
     if not math.isfinite(reward) or abs(total - reward) > ROUNDING * largest:
@@ -59,7 +59,8 @@ def checked_spans(raw_spans: Any, reward: float, text: str, source: str) -> tupl
     return spans
 
 
-def _checked_span(row: Any, length: int, source: str) -> Span:
+def checked_span(row: Any, length: int, source: str) -> Span:
+    """One of ``checked_spans``, in a text of ``length`` characters."""
     try:
         start, end, amount = (
             (row.start, row.end, row.amount) if isinstance(row, Span) else tuple(row)

@@ -35,14 +35,18 @@ class Thinking:
     @classmethod
     def parse(cls, spec: str, count: str = "all") -> Thinking:
         """Raises InputError: it names no stretch of text, or several."""
-        if (
-            not spec.startswith(("inside:", "until:"))
-            or len((phases := Phases.parse([spec])).names) != 1
-        ):
-            raise InputError(
-                f"``thinking={spec!r}`` is no stretch of text; give inside:OPEN..CLOSE, or"
-                " until:TEXT where it begins at once"
-            )
+        problem = (
+            f"``thinking={spec!r}`` is no stretch of text; give inside:OPEN..CLOSE, or until:TEXT"
+            " where it begins at once, with texts of 1 to 100 bytes"
+        )
+        if not spec.startswith(("inside:", "until:")):
+            raise InputError(problem)
+        try:
+            phases = Phases.parse([spec])
+        except InputError as error:  # which names ``phases`` and all of its forms
+            raise InputError(problem) from error
+        if len(phases.names) != 1:
+            raise InputError(problem)
         return cls(phases, count)
 
     def lengths(self, completion: Completion) -> tuple[int, int, bool]:

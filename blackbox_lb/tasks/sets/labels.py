@@ -150,16 +150,16 @@ class Labels:
 
         DataError: answers that differ in punctuation alone, or as little, would be one label.
         """
-        if any(example.weights for example in training):
+        if not all(example.answers and not example.weights for example in training):
             return None
-        answered = [example for example in training if example.answers]
-        firsts = [answers[0] for example in answered for answers in example.answers_by_row]
+        firsts = [answers[0] for example in training for answers in example.answers_by_row]
         spellings_by_key: dict[str, Counter[str]] = {}
         for answer in sorted(firsts, key=str.casefold):
             spellings_by_key.setdefault(_key(answer), Counter())[answer.strip()] += 1
+            if len(spellings_by_key) > MOST_LABELS:  # texts, of which each takes long to read
+                return None
         count = len(spellings_by_key)
-        many = count > MOST_LABELS or len(firsts) < LEAST_ROWS * count
-        if len(answered) < len(training) or count < 2 or many or "" in spellings_by_key:
+        if count < 2 or len(firsts) < LEAST_ROWS * count or "" in spellings_by_key:
             return None
         _refuse_punctuation(training)
         names = [counts.most_common(1)[0][0] for counts in spellings_by_key.values()]

@@ -83,14 +83,11 @@ class Task:
     ) -> Task:
         """Make a task of given splits. Raises DataError where one prompt or id is in two of
         them.
-
-        unlabelled: rows without an answer; those whose prompt is in a split are left out.
         """
         _refuse_leaks(splits)
-        prompts = {words_of(row) for rows in splits.values() for row in rows}
-        fresh = tuple(row.example for row in unlabelled if words_of(row) not in prompts)
         train, validation, test = (tuple(row.example for row in splits[split]) for split in SPLITS)
-        return cls(name, train, validation, test, correct, max_tokens, stop, note, fresh, divided)
+        prompts = tuple(row.example for row in unlabelled)
+        return cls(name, train, validation, test, correct, max_tokens, stop, note, prompts, divided)
 
     def __repr__(self) -> str:
         counts = ", ".join(f"{len(self.split(split))} {split}" for split in SPLITS)

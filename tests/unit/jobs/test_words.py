@@ -82,9 +82,11 @@ def test_the_weightiest_words_find_room(server: ExactServer, words: Path, tmp_pa
     assert (document["words"], document["left_out"]) == (["c", "b"], ["d"])
     assert document["cost"] is None
     assert draws(server) == []
-    data = tmp_path / "prompts.txt"
-    data.write_text("".join(f"Tell me of {number}.\n" for number in range(30)))
+    data = tmp_path / "prompts.csv"
+    data.write_text("text\n" + "".join(f"Tell me of {number}.\n" for number in range(30)))
     where = asking(server, out=words.with_name("b.json"), data=data, prompts=3)
+    assert names(refused("words", words, *where), "--prompt-column text")
+    where = (*where, "--prompt-column", "text")
     result = ended_well(blb("words", words, *where))
     assert names(result.stdout, "UNVERIFIED", "3 tokens at -100", "all 5 lines", "blb eval")
     asked = [body["messages"][-1]["content"] for body in draws(server)]

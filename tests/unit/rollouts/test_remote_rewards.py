@@ -407,6 +407,7 @@ def test_a_judge_may_quote(judge: Callable[..., Reward], tmp_path: Path) -> None
     ("rows", "facts"),
     [
         ({"pattern": "("}, ("pattern", "missing )")),
+        ({"pattern": "a{99999999999}"}, ("pattern", "too large")),
         ({"prompt": "Rate it"}, ("prompt", "{completion}")),
         ({"model": None}, ("model", "base_url")),
         ({"modell": "m"}, ("modell", "base_url")),

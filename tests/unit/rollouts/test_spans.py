@@ -299,6 +299,25 @@ def test_spans_that_cannot_be_are_refused(
         function(body).score(EXAMPLE, completion("ab cd"))
 
 
+@pytest.mark.parametrize(
+    ("costs", "facts"),
+    [
+        ("[0.0]", ("[0.0]", "2 texts")),
+        ("[0.0, float('nan')]", ("nan", "2 texts")),
+        ("['a', 'b']", ("ValueError", "token_costs")),
+        ("1 / 0", ("ZeroDivisionError", "token_costs")),
+    ],
+)
+def test_a_rule_gives_a_number_for_each_text(
+    function: WriteList, costs: str, facts: Sequence[str]
+) -> None:
+    """Fewer numbers would be those of other tokens; an error of its code is named as such."""
+    rule = f"class Rule:\n    def token_costs(*_): return {costs}\nf.rule = Rule()"
+    reward = function(f"0\n{rule}")
+    with raises_naming(InputError, *facts):
+        reward.token_costs([" a", " b"], ["a b"])
+
+
 # marks:FILE
 
 
@@ -361,6 +380,14 @@ def test_marks_that_cannot_be_are_refused(tmp_path: Path, row: object) -> None:
     """A mark outside its text, a quote that is not in it, and a row without a text."""
     with raises_naming(DataError, "line 1"):
         marked(tmp_path, row)
+
+
+def test_a_table_of_marks_may_have_an_empty_cell(tmp_path: Path) -> None:
+    """Which is refused with its line: it may mean that nothing is marked, or that nobody read."""
+    path = tmp_path / "marked.csv"
+    path.write_text('completion,marks\na b,"[""a""]"\nc,\n')
+    with raises_naming(DataError, "line 3", "[]"):
+        parse_reward(f"marks:{path}", max_tokens=60)
 
 
 def test_a_quote_is_found_in_another_spelling() -> None:

@@ -106,7 +106,8 @@ def test_rewards_count_what_is_named() -> None:
     with raises_naming(InputError, "``thinking``"):
         parse_reward("contains", max_tokens=9, count="answer", thinking=INSIDE)
     for spec in ("first", "after:x", "inside:a", "until:", "until:x,first", "think"):
-        with raises_naming(InputError, repr(spec), "inside:OPEN..CLOSE", "until:TEXT"):
+        named = f"``thinking={spec!r}``"
+        with raises_naming(InputError, named, "inside:OPEN..CLOSE", "until:TEXT"):
             parse_reward("length", max_tokens=9, thinking=spec)
 
 

@@ -12,6 +12,9 @@ import pytest
 
 from blackbox_lb.errors import DataError, InputError
 from blackbox_lb.tasks import Task, load_examples, load_task, parse_reward
+from blackbox_lb.tasks.records import shares as shares_module
+from blackbox_lb.tasks.rewards.normalising import normalise
+from blackbox_lb.tasks.sets import labels as labels_module
 from blackbox_lb.tasks.sets.labels import (
     MOST_LABELS,
     OPENING,
@@ -47,6 +50,23 @@ def found_in(examples: list[Example]) -> Labels:
 
 
 # Which texts are labels
+
+
+def test_texts_are_not_read_as_labels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Long answers of many rows are normalised no more often than there may be labels: of 100,000
+    rows it would take minutes.
+    """
+    read = list[str]()
+
+    def counting(text: str) -> str:
+        read.append(text)
+        return normalise(text)
+
+    for module in (labels_module, shares_module):
+        monkeypatch.setattr(module, "normalise", counting)
+    data = [{"prompt": f"p{n}", "answer": f"a text of row {n}"} for n in range(300)]
+    load_task(data=write_rows(tmp_path / "d.jsonl", data))
+    assert len(read) <= MOST_LABELS + 1
 
 
 def test_labels_are_the_few_answers_of_the_rows() -> None:

@@ -5,17 +5,27 @@ its file, its line and its remedy.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable
+from datetime import date
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from blackbox_lb.errors import DataError, InputError
 from blackbox_lb.tasks import Task, load_examples, load_task
-from blackbox_lb.tasks.records.files import ExampleRow, join_repeats
+from blackbox_lb.tasks.records.files import (
+    ColumnNames,
+    ExampleRow,
+    GivenRows,
+    join_repeats,
+    read_rows,
+)
 from blackbox_lb.types import Example, Message, Prompt
 from tests.support.commands import options, refused
 from tests.support.errors import names, raises_naming
@@ -91,6 +101,7 @@ def ended(**more: object) -> dict[str, Any]:
         (prompting("yes") | {"note": None}, {}, (QUESTION,), ("yes",), ()),
         (prompting(2), {}, (QUESTION,), ("2",), ()),
         (prompting([3.14, "π"]), {}, (QUESTION,), ("3.14", "π"), ()),
+        (prompting(2.0), {}, (QUESTION,), ("2.0",), ("40 rows", "1.0")),
         (prompting([True, "yes"]), {}, (QUESTION,), ("true", "yes"), ("40 rows",)),
         (prompting({"text": ["in Oslo", "Oslo"], "answer_start": [3, 6]}), {}, (QUESTION,), ("in Oslo", "Oslo"), ("40 rows",)),
         (prompting([{"text": "Oslo", "answer_start": 6}]), {}, (QUESTION,), ("Oslo",), ("40 rows",)),
@@ -100,6 +111,8 @@ def ended(**more: object) -> dict[str, Any]:
         ({"chat": SHARED}, {"messages_column": "chat"}, (SYSTEM, QUESTION), ("yes",), ("40 rows",)),
         ({"conversations": [ASKED, YES]}, {}, (QUESTION,), ("yes",), ("40 rows",)),
         ({"messages": [ASKED], "answer": "x"}, {}, (QUESTION,), ("x",), ()),
+        ({"prompt": [ASKED], "answer": "x"}, {}, (QUESTION,), ("x",), ()),
+        ({"prompt": [ASKED], "answer": "x"}, {"messages_column": "prompt"}, (QUESTION,), ("x",), ()),
         (ended(), {}, (QUESTION,), ("yes",), ("40 rows", "answer column")),
         (ended(weight=1), {}, (QUESTION,), ("yes",), ("40 rows", "weight")),
         (ended(reasoning_content="hm"), {}, (QUESTION,), ("yes",), ("40 rows", "reasoning_content")),
@@ -214,6 +227,8 @@ def test_the_default_id_depends_on_content_only(write: Write) -> None:
         ({"messages": [], "answer": "x"}, ("messages", "[]")),
         ({"messages": "hello", "answer": "x"}, ("messages", "JSON")),
         ({"messages": [{"role": "bot", "content": "Q"}], "answer": "x"}, ("'bot'", "assistant", "tool")),
+        ({"messages": [{"role": ["user"], "content": "Q"}], "answer": "x"}, ("['user']", "assistant", "tool")),
+        ({"prompt": ["P", "Q"], "answer": ["x", "y"]}, ("prompt", "['P', 'Q']", "a string")),
         ({"messages": [{**ASKED, "title": "N"}], "answer": "x"}, ("'title'", "user")),
         ({"messages": [{"role": "user", "content": 3}], "answer": "x"}, ("content", "3")),
         ({"messages": [{"role": "user", "content": ""}], "answer": "x"}, ("messages",)),
@@ -305,7 +320,12 @@ def test_a_last_turn_that_holds_the_answer_is_refused(write: Write, text: str) -
         # One stray byte among letters of UTF-8; a byte that Windows-1252 lacks; no text.
         ("a.csv", "prompt;answer\nKäse, Brötchen;x\nCaf".encode() + b"\xe9;x\n", ("line 3", "not Windows-1252 either")),
         ("a.csv", b"prompt;answer\nCaf\x81;x\n", ("line 2", "not Windows-1252 either")),
-        ("a.csv", b"PK\x03\x04\xe9\xe8\n", ("line 1", "not Windows-1252 either")),
+        ("a.csv", b"\x7fELF\x01\xe9\xe8\n", ("line 1", "not Windows-1252 either")),
+        ("a.csv", "prompt,answer\n".encode("utf-16-le"), ("NUL", "iconv -f UTF-16LE -t UTF-8")),
+        ("a.csv", "prompt,answer\n".encode("utf-16-be"), ("NUL", "iconv -f UTF-16BE -t UTF-8")),
+        ("a.csv", b"PK\x03\x04\xe9\xe8\n", ("Excel", "CSV UTF-8")),
+        ("a.jsonl.gz", b"\x1f\x8b\x08\x00", ("gzip", "gunzip")),
+        ("a.json", '{"prompt": ["P", "Q"], "answer": ["x", "y"]}', ("line 1", "orient='records'")),
         ("a.txt", '{"prompt": "P", "answer": "a"}\n', ("jsonl",)),
         ("a.txt", "P\n", ("line 1", "'answer'")),
     ],
@@ -321,15 +341,21 @@ def test_a_broken_file_is_explained(
 
 
 def test_a_path_that_is_no_file_is_explained(write: Write, tmp_path: Path) -> None:
-    """A missing file gets the nearest name; a folder, and a file over 256 MiB, are refused
-    unread.
+    """A missing file gets the nearest name; a folder, a name that no file can have, none, and a file
+    over 256 MiB are refused unread.
     """
     path = write("tickets.csv", "prompt,answer\nP,a\n")
     with raises_naming(DataError, "did you mean tickets.csv?"):
         load_examples(path.with_name("ticket.csv"))
-    (tmp_path / "folder.jsonl").mkdir()
-    with raises_naming(DataError, "folder.jsonl"):
-        load_examples(tmp_path / "folder.jsonl")
+    for name in ("folder.jsonl", "folder.parquet"):
+        (tmp_path / name).mkdir()
+        with raises_naming(DataError, name, "directory"):
+            load_examples(tmp_path / name)
+    for suffix in ("jsonl", "parquet"):
+        with raises_naming(DataError, suffix, "name too long"):
+            load_task(data=f"{'x' * 300}.{suffix}")
+    with raises_naming(InputError, "``data``", "empty"):
+        load_task(data="")
     huge = tmp_path / "huge.jsonl"
     with huge.open("wb") as file:
         file.truncate(2**28 + 1)
@@ -363,13 +389,15 @@ def test_every_usual_separator_is_found(write: Write, suffix: str, mark: str) ->
 
 def test_cells_of_a_table(write: Write) -> None:
     """A comma in the name of a column is none between columns; messages are JSON, and the empty
-    prompt beside them counts as absent.
+    prompt beside them counts as absent. Columns without a name are left aside.
     """
     path = write("a.csv", "prompt|the answer, in a word|answer\nHow much?|x|y\n")
     assert load_examples(path)[0].answers == ("y",)
     cell = json.dumps([ASKED]).replace('"', '""')
     [example] = load_examples(write("b.csv", f'prompt,messages,answer\n,"{cell}",x\n'))
     assert example.prompt == Prompt((QUESTION,))
+    [example] = load_examples(write("c.csv", ",prompt,answer,,\n0,P,x,,\n"))
+    assert (example.prompt.text, example.answers) == ("P", ("x",))
 
 
 def test_a_table_in_windows_1252_is_read_and_said(write: Write) -> None:
@@ -420,7 +448,9 @@ def test_an_array_inside_an_object_is_read_by_its_field(write: Write, tmp_path: 
     ):
         with raises_naming(DataError, *facts):
             load_task(data=path, field=field, **columns)
-    for other in (write("a.csv", "prompt,answer\nP,x\n"), write("a.txt", "P\n"), tmp_path):
+    rows_given: Any = [{"prompt": "P", "answer": "x"}]
+    files = (write("a.csv", "prompt,answer\nP,x\n"), write("a.txt", "P\n"), write("a.parquet", ""))
+    for other in (*files, tmp_path, rows_given):
         with raises_naming(InputError, "``field=rows``"):
             load_task(data=other, field="rows")
     of_data: Any
@@ -430,7 +460,9 @@ def test_an_array_inside_an_object_is_read_by_its_field(write: Write, tmp_path: 
 
 
 def test_plain_text_and_lines_of_json(write: Write) -> None:
-    """A line of text is a prompt, with its commas and quotes; U+2028 and U+0085 end no line."""
+    """A line of text is a prompt, with its commas and quotes; U+2028 and U+0085 end no line, and the
+    line ends of old Macs do. The marks of files that were joined are skipped.
+    """
     path = write("prompts.txt", 'Write, slowly, of "rain".\r\n\n  A sea.\n')
     examples = load_examples(path, require_answers=False)
     assert [example.prompt.text for example in examples] == ['Write, slowly, of "rain".', "A sea."]
@@ -438,6 +470,64 @@ def test_plain_text_and_lines_of_json(write: Write) -> None:
     line = '\ufeff\r\n{"prompt": "a\u2028b\u0085c"}\r\n'
     [example] = load_examples(write("a.jsonl", line), require_answers=False)
     assert (example.prompt.text, example.answers) == ("a\u2028b\u0085c", ())
+    for name, text in (
+        ("b.txt", "P\rQ\r"),
+        ("b.jsonl", '{"prompt": "P"}\r\ufeff{"prompt": "Q"}\r'),
+    ):
+        examples = load_examples(write(name, text), require_answers=False)
+        assert [example.prompt.text for example in examples] == ["P", "Q"]
+
+
+# Rows of a program
+
+
+@pytest.mark.parametrize(
+    ("row", "facts"),
+    [
+        ({"state": {"at": date(2026, 1, 2)}}, ("state", "date")),
+        (prompting("x") | {"tools": [{"function": {"name": "f", "on": date(2026, 1, 2)}}]}, ("tools", "date")),
+        (prompting("x") | {"tools": [{"function": {"name": "f", "most": math.nan}}]}, ("tools", "JSON")),
+        ({"messages": [ASKED, {**YES, "tool_calls": [{"id": "a", "function": {"name": "f", "arguments": "{}"}, "on": date(2026, 1, 2)}]}]}, ("messages", "date")),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_what_json_does_not_have_is_refused(row: Any, facts: tuple[str, ...]) -> None:
+    """Dates inside of objects, as Parquet has them, and NaN: they could not be sent."""
+    with raises_naming(DataError, "data, row 1", *facts):
+        load_task(data=[row], state=True)
+
+
+@pytest.mark.parametrize(
+    ("row", "answers"),
+    [
+        (prompting(np.int64(1)), ("1",)),
+        (prompting(np.float32(0.5)), ("0.5",)),
+        (prompting(np.bool_(True)), ("true",)),
+        (prompting(np.array(["a", "b"])), ("a", "b")),
+        (prompting(("a", np.int64(1))), ("a", "1")),
+        (prompting({1: 0.5, 0: 0.5}), ("1", "0")),
+        (prompting(np.float64("nan")), ()),
+        ({"messages": np.array([ASKED], dtype=object), "answer": "x", "id": np.int64(7), 8: 9}, ("x",)),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_rows_of_a_program_may_hold_values_of_numpy(row: Any, answers: tuple[str, ...]) -> None:
+    """They are read as JSON has them; NaN counts as absent, and a name may be a number."""
+    [read] = read_rows(GivenRows([row]), ColumnNames(), require_answers=False)
+    assert (read.example.prompt.messages, read.example.answers) == ((QUESTION,), answers)
+
+
+def test_columns_of_a_program_are_named() -> None:
+    """Also those that are named by numbers; of two with one name nobody knows which is meant. Half
+    a character is refused, as in files.
+    """
+    numbered: list[Any] = [{1: "P", "answer": "x"}]
+    with raises_naming(DataError, "data, row 1", "1, answer", "``prompt_column=1``"):
+        load_task(data=numbered)
+    with raises_naming(DataError, "data, row 1", "surrogate"):
+        load_task(data=[prompting("\udce9")])
+    with raises_naming(DataError, "``data``", "'answer'", "twice"):
+        load_task(data=SimpleNamespace(columns=("prompt", "answer", "answer")))
 
 
 # Repeated rows

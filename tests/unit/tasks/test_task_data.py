@@ -75,6 +75,39 @@ def test_a_folder_keeps_its_splits(tmp_path: Path) -> None:
     assert len(task.train) + len(task.test) == 39
     assert "1 row equal to another" in task.note
     assert "1 row left out of train, whose prompts are in validation" in task.note
+    with raises_naming(DataError, "dev.jsonl", "line 1", "'r'"):
+        load_task(data=folder, prompt_column="r", answer_column="a")
+
+
+def test_cells_of_a_folder_are_texts(tmp_path: Path) -> None:
+    """None and N/A are labels, and 01 is not 1, as in a single file; its separator is found, and
+    Windows-1252 is said.
+    """
+    rows = "".join(f"Käse {n}?;{['None', 'N/A', '01'][n % 3]}\n" for n in range(60))
+    (tmp_path / "train.csv").write_bytes(f"prompt;answer\n{rows}".encode("cp1252"))
+    (tmp_path / "notes.txt").write_text("x")
+    task = load_task(data=tmp_path)
+    assert len(task.train) + len(task.validation) + len(task.test) == 60
+    assert {example.answers for example in task.train} == {("None",), ("N/A",), ("01",)}
+    assert names(task.note, "60 rows", "Windows-1252")
+
+
+def test_images_are_not_looked_at(datasets: Any, tmp_path: Path) -> None:
+    """A column of images, also inside of lists and objects, needs no library that decodes them."""
+    image = datasets.Image()
+    features = datasets.Features(
+        {
+            "prompt": datasets.Value("string"),
+            "answer": datasets.Value("string"),
+            "images": datasets.List({"image": image}),
+        }
+    )
+    shown = [{"image": {"bytes": b"no image", "path": None}}]
+    rows = [{"prompt": f"p{n}", "answer": "x", "images": shown} for n in range(40)]
+    table = datasets.Dataset.from_list(rows, features=features)
+    with hub_data.quiet():
+        table.to_parquet(str(tmp_path / "a.parquet"))
+    assert load_examples(tmp_path / "a.parquet")[0].answers == ("x",)
 
 
 def test_numbered_classes_are_read_by_their_names(datasets: Any, tmp_path: Path) -> None:

@@ -321,6 +321,26 @@ def test_what_to_load_must_be_said_once(tmp_path: Path) -> None:
         load_task(test=tmp_path / "a.jsonl")
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("prompt_column", None),
+        ("answer_column", 5),
+        ("prompt_template", 5),
+        ("field", 5),
+        ("decide", 5),
+        ("validation_size", "5"),
+        ("validation_size", -1),
+        ("fractions", None),
+        ("fractions", "abc"),
+    ],
+)
+def test_a_value_of_another_type_is_refused(name: str, value: Any) -> None:
+    """As in ``fit``, before anything is read."""
+    with raises_naming(InputError, name, value):
+        load_task(**{"data": [{"prompt": "P", "answer": "x"}], name: value})
+
+
 # Built-in tasks
 
 CAPITALS, CONTINENTS = load_task("capitals"), load_task("continents")

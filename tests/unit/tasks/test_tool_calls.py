@@ -295,7 +295,7 @@ def test_another_call_or_result_is_another_prompt(tmp_path: Path) -> None:
     ]
     examples = load_examples(written(tmp_path / "a.jsonl", *rows))
     assert len({example.id for example in examples}) == len(examples) == 4
-    assert examples[-1].id == content_hash(Prompt.user("Rain in Oslo?"), ("yes",))
+    assert examples[-1].id == content_hash(Prompt.user("Rain in Oslo?"), ("yes",), "", ())
 
 
 def test_what_the_model_reads_is_counted_and_shown() -> None:

@@ -14,7 +14,7 @@ from blackbox_lb.bias.document import Bias
 from blackbox_lb.errors import DataError
 from blackbox_lb.tasks import load_task
 from tests.support.commands import asking, blb, options, refused
-from tests.support.errors import raises_naming
+from tests.support.errors import names, raises_naming
 from tests.support.exact import ExactModel, ExactServer
 from tests.support.labelled import labelled_rows
 from tests.support.questions import write_rows
@@ -32,8 +32,9 @@ def test_they_are_kept_apart(tmp_path: Path) -> None:
     """They are in no split, change the hash of the data, and are training prompts elsewhere; a
     prompt that has an answer in another row is none of them.
     """
-    rows = [*rows_of(60, 7), {"prompt": "p3"}]
+    rows = [*rows_of(60, 7), {"prompt": "p3"}, {"prompt": "p4 "}]
     task = load_task(data=write_rows(tmp_path / "d.jsonl", rows), seed=1)
+    assert names(task.note, "7 rows have no answer")
     assert [example.prompt.text for example in task.unlabelled] == [f"u{n}" for n in range(7)]
     assert len(task.train + task.validation + task.test) == 60
     without = load_task(data=write_rows(tmp_path / "e.jsonl", rows_of(60, 0)), seed=1)
@@ -41,7 +42,7 @@ def test_they_are_kept_apart(tmp_path: Path) -> None:
     assert without.data_hash != task.data_hash
     free = load_task(data=tmp_path / "d.jsonl", seed=1, require_answers=False)
     assert not free.unlabelled
-    assert len(free.train + free.validation + free.test) == 67
+    assert len(free.train + free.validation + free.test) == 68
 
 
 @pytest.mark.parametrize("split", ["validation", "test"])

@@ -56,8 +56,24 @@ class OwnReward(Reward):
         return self.rule is not None
 
     def token_costs(self, texts: Sequence[str], typical: Sequence[str]) -> FloatArray:
-        """See ``Reward``."""
-        return np.asarray(self.rule.token_costs(texts, typical), dtype=np.float32)
+        """See ``Reward``.
+
+        Raises:
+            InputError: the rule raises, or gives anything but a finite number for each text.
+        """
+        remedy = "correct its method token_costs(texts, typical)"
+        try:
+            costs = np.asarray(self.rule.token_costs(texts, typical), dtype=np.float32)
+        except Exception as error:
+            raise InputError(
+                f"the rule of reward {self.name} raised {type(error).__name__}: {error}; {remedy}"
+            ) from error
+        if costs.shape != (len(texts),) or not np.isfinite(costs).all():
+            raise InputError(
+                f"the rule of reward {self.name} gave {shorten(costs.tolist())} for {len(texts)}"
+                f" texts, where a finite number of nats for each is needed; {remedy}"
+            )
+        return costs
 
     def remembering(self) -> OwnReward:
         """See ``Reward``."""

@@ -310,7 +310,7 @@ def _read(path: str) -> JudgeFile:
         re.compile(file.pattern)
         row = "quotes"
         regex.compile(file.quotes or "")
-    except (re.error, regex.error) as error:
+    except (re.error, regex.error, RecursionError, OverflowError) as error:
         raise InputError(
             f"the judge {path}: {row} is not a valid regular expression: {error}; correct it"
         ) from error

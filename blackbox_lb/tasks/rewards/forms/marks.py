@@ -24,7 +24,7 @@ from blackbox_lb.errors import InputError
 from blackbox_lb.safety.printable import shorten
 from blackbox_lb.tasks.records.records import Record, read_records
 from blackbox_lb.tasks.rewards.reward import Credit, Form, Reward, Score
-from blackbox_lb.tasks.rewards.spans import checked_spans, find_quote, sum_of
+from blackbox_lb.tasks.rewards.spans import checked_span, find_quote, sum_of
 from blackbox_lb.types import Completion, Example, Span
 
 MARK = -1.0
@@ -109,7 +109,7 @@ def _text(record: Record, column: str) -> str | None:
 def _marks(record: Record, text: str) -> tuple[Span, ...]:
     """The marks of a row, in the order of their places."""
     marks = record.get("marks")
-    if record.textual:
+    if isinstance(marks, str):
         marks = record.parsed_json("marks")
     if not isinstance(marks, list):
         raise record.error(
@@ -128,9 +128,9 @@ def _marks(record: Record, text: str) -> tuple[Span, ...]:
         start, end = _place(record, text, fields, ends)
         row = (start, end, fields.get("amount", MARK))
         try:
-            spans += checked_spans([row], row[2], text, f"{record.source}: the mark")
-        except (InputError, TypeError) as error:
-            raise record.error(f"the mark {shorten(mark)}: {error}") from error
+            spans.append(checked_span(row, len(text), f"the mark {shorten(mark)}"))
+        except InputError as error:
+            raise record.error(str(error)) from error
     return tuple(sorted(spans, key=lambda span: (span.start, span.end)))
 
 
