@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from blackbox_lb.errors import InputError
+from blackbox_lb.safety.files import exists
 from blackbox_lb.safety.printable import shorten
 from blackbox_lb.safety.untrusted import parse_json, read_settings, text_of_file
 
@@ -326,7 +327,7 @@ class PhraseList:
         path = Path(name)
         is_pattern = name.startswith(PATTERN_MARK) or (name.startswith("/") and name.endswith("/"))
         is_path = bool(path.suffix) or "/" in name
-        if path.exists() or (is_path and "," not in name and not is_pattern):
+        if exists(path) or (is_path and "," not in name and not is_pattern):
             text = read_settings(path, "the list", REMEDY, parse=text_of_file)
             return cls.parse(text, path)
         return cls.parse(name.replace(",", "\n"), INLINE)

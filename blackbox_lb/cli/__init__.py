@@ -175,9 +175,12 @@ def _of_the_system(error: OSError) -> str | None:
     there.
     """
     from blackbox_lb.safety.files import has_too_many, remedy_for_too_many
+    from blackbox_lb.safety.printable import shorten
 
     if has_too_many(error):
         return f"{error.strerror}; {remedy_for_too_many()}"
+    if error.errno == errno.ENAMETOOLONG:
+        return f"{shorten(str(error.filename))}: {error.strerror}; give the path of a file"
     # Whatever a command writes into files of its own it explains itself.
     if error.errno in OUTPUT_FAULTS and error.filename is None:
         return f"cannot write the output: {error.strerror}; send it where there is room"

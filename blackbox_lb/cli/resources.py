@@ -19,6 +19,7 @@ from blackbox_lb.cli.echo import echo, is_terminal
 from blackbox_lb.cli.terminal import Terminal, reporter
 from blackbox_lb.errors import InputError
 from blackbox_lb.jobs.runs.names import REPORT, SAMPLING_WITH_A_BIAS
+from blackbox_lb.safety.files import exists
 
 if TYPE_CHECKING:
     from blackbox_lb.api.limits.budget import SpendLimit
@@ -132,7 +133,7 @@ def chosen_bias(given: Path | None) -> Path:
         file = newest_bias(Path(RUNS))
         echo(f"newest run: {printable(str(file.parent))}", err=True)
         return file
-    if not given.exists() and "\0" not in str(given):
+    if not exists(given):
         near = [str(path) for path in (*Path(RUNS).glob("*"), *given.parent.glob("*"))]
         raise BiasError(
             f"there is no bias file or run {printable(str(given))}"

@@ -14,7 +14,7 @@ from click.core import ParameterSource
 from blackbox_lb.cli.commands import COMMANDS, load_command
 from blackbox_lb.cli.found import is_data
 from blackbox_lb.errors import InputError
-from blackbox_lb.safety.files import expanded
+from blackbox_lb.safety.files import exists, expanded
 from blackbox_lb.safety.printable import did_you_mean, near_or_listed, shell_line
 from blackbox_lb.safety.untrusted import read_settings
 
@@ -207,6 +207,8 @@ class SettingsFile:
         if not isinstance(value, types):
             raise TypeError(f"it takes {_KINDS[types]}, not {_kind(value)}")
         if isinstance(value, str):
+            if "\0" in value:
+                raise TypeError("it takes a text without a zero byte")
             value = self._located(value, option)
         elif isinstance(option.type, click.types.StringParamType):
             value = str(value)
@@ -230,7 +232,7 @@ class SettingsFile:
         for mark in ("", "=", ":"):
             head, _, rest = text.rpartition(mark) if mark else ("", "", text)
             located = folder / rest
-            if located.suffix in FILES and located.is_file():
+            if located.suffix in FILES and exists(located):
                 if head:
                     return f"{head}{mark}{located}"
                 return str(located)

@@ -15,6 +15,7 @@ from blackbox_lb.estimate.decisions.prediction import expected_calibration_error
 from blackbox_lb.jobs.runs.names import ABSTAIN_BELOW
 from blackbox_lb.literals import Split
 from blackbox_lb.rollouts.judging.verdict import bootstrap
+from blackbox_lb.rollouts.stored import settings_by_request
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.tasks import Task
 from blackbox_lb.tasks.rewards.normalising import normalise
@@ -246,7 +247,7 @@ def _stored_lists(store: RolloutStore) -> dict[Prompt, dict[int, float]]:
     """
     lists: dict[Prompt, dict[int, float]] = {}
     ranks: dict[Prompt, tuple[bool, int]] = {}
-    for request, settings in store.requests().items():
+    for request, settings in settings_by_request(store).items():
         if settings["bias"] or "prefix" in settings:
             continue
         is_neutral = settings["sampling"]["temperature"] == 1

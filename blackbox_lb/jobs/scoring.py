@@ -18,7 +18,7 @@ from blackbox_lb.rollouts.judging.trials import checked_scores
 from blackbox_lb.rollouts.judging.verdict import PolicyScores, bootstrap, paired
 from blackbox_lb.rollouts.progress import Reporter
 from blackbox_lb.rollouts.remote_rewards import fetch_rewards
-from blackbox_lb.rollouts.stored import keys_by_prompt
+from blackbox_lb.rollouts.stored import keys_by_prompt, settings_by_request
 from blackbox_lb.store import RolloutStore, canonical
 from blackbox_lb.tasks import Reward, Score, Task
 from blackbox_lb.tasks.sets.task import SPLITS
@@ -80,6 +80,14 @@ class Group:
     @property
     def biased(self) -> bool:
         return bool(self.settings["bias"])
+
+    @property
+    def entries(self) -> int | None:
+        """Of the bias; None where the store has its hash alone, as of one that depends on the
+        prompt or keeps phrases out.
+        """
+        bias = self.settings["bias"]
+        return len(bias) if isinstance(bias, list) else None
 
     @property
     def completions(self) -> int:
@@ -149,7 +157,7 @@ async def rescore(
     Interrupted: a signal ended the scoring.
     """
     groups: list[Group] = []
-    requests = store.requests()
+    requests = settings_by_request(store)
     foreign = 0
     task_prompts = {example.prompt for split in SPLITS for example in task.split(split)}
     if task.note:

@@ -30,6 +30,13 @@ def expanded(path: str | os.PathLike[str]) -> Path:
     return Path(os.path.expanduser(path))  # noqa: PTH111  (pathlib's raises RuntimeError)
 
 
+def exists(path: str | os.PathLike[str]) -> bool:
+    """Whether there is something at the path, which may be a text that is none: too long for the
+    name of a file, or with a zero byte.
+    """
+    return os.path.exists(path)  # noqa: PTH110  (pathlib's raises OSError for such a text)
+
+
 # --- Atomic writes
 
 

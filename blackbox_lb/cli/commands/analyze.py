@@ -44,7 +44,7 @@ def analyze_command(options: AnalyzeOptions) -> None:
     from blackbox_lb.bias.limits import profile_of, vocabulary_of
     from blackbox_lb.extras.analysis.run import analyze
     from blackbox_lb.jobs.records.run_record import provenance
-    from blackbox_lb.safety.files import write_whole
+    from blackbox_lb.safety.files import explained, write_whole
 
     bias_file = chosen_bias(options.bias_file)
     file = (options.out or bias_file.parent) / ANALYSIS
@@ -55,7 +55,8 @@ def analyze_command(options: AnalyzeOptions) -> None:
     store = options.store or bias_file.with_name(STORE)
     origin = provenance(settings=preset_options())
     analysis = analyze(bias, store, profile, vocabulary, origin)
-    write_whole(file, (analysis.model_dump_json(indent=1) + "\n").encode())
+    with explained(f"write {file}", "make room there, or give another ``out``"):
+        write_whole(file, (analysis.model_dump_json(indent=1) + "\n").encode())
     if options.as_json:
         print_json(analysis.model_dump(mode="json"))
     else:

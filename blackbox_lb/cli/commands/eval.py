@@ -26,7 +26,7 @@ from blackbox_lb.errors import BiasError, InputError
 from blackbox_lb.jobs.plan.setting import HelpGroup, setting
 from blackbox_lb.jobs.plan.shared import DecisionSettings, JudgingSettings, TaskSettings
 from blackbox_lb.jobs.runs.names import COLLECTING, REPORT, SAMPLING_WITH_A_BIAS
-from blackbox_lb.safety.files import explained, write_whole
+from blackbox_lb.safety.files import exists, explained, write_whole
 from blackbox_lb.safety.printable import printable, shell_line
 
 if TYPE_CHECKING:
@@ -305,7 +305,7 @@ def _named(specs: Sequence[str]) -> dict[str, Path]:
 
 def _name(spec: str) -> tuple[str, Path]:
     name, equals, rest = spec.partition("=")
-    if equals and name and rest and "/" not in name and not Path(spec).exists():
+    if equals and name and rest and "/" not in name and not exists(spec):
         return printable(name), chosen_bias(Path(rest))
     path = chosen_bias(Path(spec))
     folder = path.absolute().parent.name

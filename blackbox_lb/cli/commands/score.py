@@ -205,9 +205,11 @@ def _share_cell(share: tuple[float, float, float] | None) -> str:
 
 
 def _store(where: Path) -> tuple[Path, dict[str, str]]:
-    """The store's path, and the name of its run's chosen bias, by the values sent."""
+    """The store's path, and the name of its run's chosen bias by how the store names it: the whole,
+    and where it keeps phrases out, its vector alone.
+    """
     from blackbox_lb.bias.document import Bias
-    from blackbox_lb.bias.request_bias import to_vector
+    from blackbox_lb.bias.request_bias import to_request_bias, to_vector
     from blackbox_lb.store import canonical
 
     path = where
@@ -229,7 +231,11 @@ def _store(where: Path) -> tuple[Path, dict[str, str]]:
             f"{path} holds probabilities of options, which have no reward: `blb report` shows what"
             " the decisions of this run are worth, and Run.decide decides other rows"
         )
-    return path, {canonical(to_vector(bias).store_key): BIAS}
+    vector = f"{BIAS} vector" if bias.keeps_phrases_out else BIAS
+    return path, {
+        canonical(to_vector(bias).store_key): vector,
+        canonical(to_request_bias(bias).store_key): BIAS,
+    }
 
 
 def _filter(options: ScoreOptions) -> Callable[[StoredSettings], bool]:
@@ -300,7 +306,9 @@ def _policy(group: Group, names: dict[str, str]) -> str:
     if not group.biased:
         return "base"
     name = names.get(canonical(group.settings["bias"]), f"bias {group.request[:8]}")
-    return f"{name}, {len(group.settings['bias'])} entries"
+    if group.entries is None:
+        return name
+    return f"{name}, {group.entries} entries"
 
 
 def _json(group: Group, base: Group | None, names: dict[str, str]) -> dict[str, Any]:
@@ -312,7 +320,7 @@ def _json(group: Group, base: Group | None, names: dict[str, str]) -> dict[str, 
         "policy": _policy(group, names),
         "request": group.request,
         **{name: settings[name] for name in ("provider", "model", "endpoint", "sampling")},
-        "entries": len(settings["bias"]),
+        "entries": group.entries,
         "examples": group.examples,
         "prompts": sum(bool(row.size) for row in group.scores.reward),
         "completions": group.completions,

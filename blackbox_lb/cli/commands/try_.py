@@ -17,6 +17,7 @@ from blackbox_lb.cli.resources import chosen_bias, connect_to, load_bias
 from blackbox_lb.jobs.plan.setting import HelpGroup, setting
 from blackbox_lb.jobs.plan.shared import ModelSettings, ServerSettings
 from blackbox_lb.jobs.runs.names import SAMPLING_WITH_A_BIAS
+from blackbox_lb.safety.files import exists
 
 if TYPE_CHECKING:
     from blackbox_lb.api.limits.budget import SpendLimit
@@ -100,7 +101,7 @@ def _with_bias(options: TryOptions) -> TryOptions:
     """The options with a bias: the newest where the first word is a prompt."""
     first = options.bias_file
     prompts = options.prompts
-    if first is not None and not first.exists() and re.search(r"\s", str(first)):
+    if first is not None and not exists(first) and re.search(r"\s", str(first)):
         prompts = (str(first), *prompts)
         first = None
     return options.replacing(bias_file=chosen_bias(first), prompts=prompts)

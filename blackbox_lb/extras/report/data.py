@@ -15,7 +15,6 @@ from blackbox_lb.extras.report.examples import ExampleCard, evaluated, judged
 from blackbox_lb.jobs.decisions.document import DecidedQuestion
 from blackbox_lb.jobs.evaluation.document import Evaluation
 from blackbox_lb.jobs.fitting.document import FitResult
-from blackbox_lb.jobs.runs.listing import read_result
 from blackbox_lb.records import SharesOfGroup
 from blackbox_lb.safety.documents import read_document
 
@@ -116,7 +115,9 @@ def read_run(folder: Path) -> RunDocuments:
             f"{folder} is no run folder; give the folder with bias.json that `blb fit` wrote"
         )
     bias = Bias.load(folder / "bias.json")
-    result = read_result(folder)
+    result = read_document(
+        folder / "result.json", FitResult, "write it again with blb fit, or remove it"
+    )
     evaluation = read_document(
         folder / "evaluation.json", Evaluation, "write it again with blb eval, or remove it"
     )

@@ -12,6 +12,7 @@ import numpy.typing as npt
 from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.mending import FEWEST_ANSWERS
 from blackbox_lb.questions.question import Question, question_of_labels, read_questions
+from blackbox_lb.safety.files import exists
 from blackbox_lb.tasks import Task
 from blackbox_lb.tasks.sets.labels import Labels
 from blackbox_lb.types import Example
@@ -98,7 +99,7 @@ def questions_of(spec: str, labels: Labels | None) -> tuple[Question, ...]:
     Raises InputError: the file cannot be read or holds no question; a text without labels.
     """
     path = Path(spec)
-    if path.suffix == ".json" or path.is_file():
+    if path.suffix == ".json" or (exists(path) and path.is_file()):
         return read_questions(path)
     if labels is None:
         raise InputError(

@@ -16,7 +16,8 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from blackbox_lb.errors import DataError, InputError
-from blackbox_lb.safety.printable import first_line, shorten
+from blackbox_lb.safety.printable import first_line, shell_line, shorten
+from blackbox_lb.safety.untrusted import text_of_file
 from blackbox_lb.tasks.records.records import (
     MAX_BYTES,
     SUFFIXES,
@@ -200,15 +201,32 @@ def _loaded(spec: str, path: str, config: str | None) -> Any:
     except (
         Exception
     ) as error:  # missing, gated, without a config, unreadable: each has its own type
-        reason = first_line(error)
+        reason = first_line(error.__cause__ or error)
+        if Path(path).is_dir():
+            raise InputError(_unreadable(Path(path), reason)) from error
         where = ""
-        if not online and not Path(path).is_dir():
+        if not online:
             where = " (the hub does not answer and the cache does not have it)"
         raise InputError(
             f"the data set {spec} cannot be loaded{where}: {reason}; check name and config"
             " (hf:OWNER/NAME/CONFIG), log in where it is gated (hf auth login), or give its files"
             " with ``data``"
         ) from error
+
+
+def _unreadable(folder: Path, reason: str) -> str:
+    """Why a folder cannot be read, and what to do: the library reads files in UTF-8 alone."""
+    for path in sorted(folder.rglob("*")):
+        if not path.is_file() or path.suffix.lower() not in SUFFIXES:
+            continue
+        try:
+            text_of_file(path.read_bytes())
+        except ValueError as problem:
+            return f"{path}: {problem} {shell_line(path)} > NEW{path.suffix}"
+    return (
+        f"the folder {folder} cannot be read: {reason}; give its files with ``data``,"
+        " ``validation_data`` and ``test_data``"
+    )
 
 
 def _records(name: Path, table: Any) -> Iterator[Record]:

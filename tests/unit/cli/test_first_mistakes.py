@@ -59,6 +59,28 @@ def test_a_wrong_name_gets_the_right_one(words: tuple[str, ...], facts: tuple[st
     assert all(fact in said for fact in facts), said
 
 
+LONG = "lamp, " * 100
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("words", LONG, "--provider", "vllm", "--dry-run"),
+        (*FIT, "--provider", "vllm", "--reward", f"avoid:{LONG}"),
+        (*FIT, "--provider", "local", "--labels", "yes,no", "--question", LONG),
+        ("--config", "above/blb.toml", *FIT, "--provider", "vllm"),
+    ],
+)
+def test_a_text_too_long_for_a_file_name_is_none(words: tuple[str, ...]) -> None:
+    """A list of words, a question, and a template that ends in the name of a file."""
+    Path("above").mkdir()
+    Path("above/blb.toml").write_text(
+        f'[fit]\nprompt_template = "{{prompt}} {LONG} see notes.txt"\n'
+    )
+    result = blb(*words)
+    assert result.exit_code == 0, result.output
+
+
 def test_columns_of_other_names_are_offered_as_options() -> None:
     """The option with the column that is probably meant, and all columns."""
     write_rows("rows.csv", ("text", "label"), ",")
