@@ -315,14 +315,18 @@ def _all_keys() -> Iterable[set[str]]:
             yield set(keys_of(subcommand))
 
 
-def find_settings(named: Path | None = None, start: Path | None = None) -> SettingsFile:
-    """Find the file ``named``, or the nearest ``blb.toml`` from ``start`` (the working directory)
-    upwards, or nothing.
+def find_settings(named: Path | None = None) -> SettingsFile:
+    """Find the file ``named``, or the nearest ``blb.toml`` from the working directory upwards, or
+    nothing.
 
     Raises InputError: a given file that is missing, a found one of another user, or one that is no
     TOML.
     """
-    path = named or nearest_file(start or Path.cwd())
+    path = named
+    if named is None:
+        here = Path.cwd().resolve()
+        paths = (folder / FILE for folder in (here, *here.parents))
+        path = next((found for found in paths if found.is_file()), None)
     if path is None:
         return SettingsFile()
     tables = read_settings(path, "the settings file", "give another with --config")
@@ -334,9 +338,3 @@ def find_settings(named: Path | None = None, start: Path | None = None) -> Setti
 def how_to_name(path: Path) -> str:
     """The command that names the file, for the end of a message."""
     return f"name it with {shell_line('blb', '--config', path)}"
-
-
-def nearest_file(folder: Path) -> Path | None:
-    """The ``blb.toml`` in the folder, or in the nearest folder above that has one."""
-    paths = (above / FILE for above in (folder.resolve(), *folder.resolve().parents))
-    return next((path for path in paths if path.is_file()), None)

@@ -140,11 +140,11 @@ async def rescore(
     reward: Reward,
     report: Reporter,
     *,
-    max_tokens: int | None = None,
-    splits: Sequence[Split] = SPLITS,
-    keep: Callable[[Settings], bool] = lambda _settings: True,
-    watch: Callable[[ScoredCompletion], None] = lambda _record: None,
-    budget: SpendLimit | None = None,
+    max_tokens: int | None,
+    splits: Sequence[Split],
+    keep: Callable[[Settings], bool],
+    watch: Callable[[ScoredCompletion], None],
+    budget: SpendLimit,
 ) -> list[Group]:
     """The stored completions of the task's prompts, scored: a group for each split and request;
     base before biased.
@@ -224,7 +224,7 @@ async def _scored(
     report: Reporter,
     title: str,
     watch: Callable[[ScoredCompletion], None],
-    budget: SpendLimit | None,
+    budget: SpendLimit,
 ) -> PolicyScores:
     """The scores of one group, prompt by prompt, so that memory holds the completions of one."""
     pairs = (

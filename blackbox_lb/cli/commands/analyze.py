@@ -13,13 +13,10 @@ from blackbox_lb.cli.resources import check_folder, chosen_bias, load_bias
 from blackbox_lb.cli.tables import print_facts, print_page_table
 from blackbox_lb.cli.terminal import print_table
 from blackbox_lb.jobs.plan.setting import setting
-from blackbox_lb.jobs.runs.names import STORE
+from blackbox_lb.jobs.runs.names import ANALYSIS, STORE
 
 if TYPE_CHECKING:
     from blackbox_lb.extras.analysis.document import Analysis, TokenScore
-
-ANALYSIS = "analysis.json"
-"""The file that the command writes into the run's folder."""
 
 
 class AnalyzeOptions(StoredBiasOptions):

@@ -102,6 +102,7 @@ def score_command(options: ScoreOptions) -> None:
     from blackbox_lb.tasks.rewards.remote import Remote
     from blackbox_lb.tasks.sets.task import SPLITS
 
+    _check_decisions(options)
     path, names = _store(options.where)
     task, reward = load(options)
     if options.decisions:
@@ -143,6 +144,23 @@ def score_command(options: ScoreOptions) -> None:
         _print(groups, names)
         if options.examples is not None:
             _print_examples(records, task, options.examples)
+
+
+def _check_decisions(options: ScoreOptions) -> None:
+    """Raise InputError: an option is of no use with, or without, ``decisions``."""
+    if not options.decisions:
+        if options.abstain_below != ABSTAIN_BELOW:
+            raise InputError(
+                "``abstain_below`` says something of decisions; give ``decisions``, too, or leave"
+                " it out"
+            )
+        return
+    for name in ("setting", "policy", "examples"):
+        if getattr(options, name):
+            raise InputError(
+                f"``{name}`` is about completions, and ``decisions`` reads first lists; leave one"
+                " of them out"
+            )
 
 
 def _decisions(options: ScoreOptions, path: Path, task: Task) -> None:

@@ -47,7 +47,8 @@ def logged_prefixes(
             if lists_end_tokens(settings["provider"], profile) is True
         }
         requests = base if vocabulary is not None else listing
-        ends = end_tokens(_providers(requests or base), profile, vocabulary)
+        providers = {settings["provider"] for settings in (requests or base).values()}
+        ends = end_tokens(providers, profile, vocabulary)
         positions = _read(store, requests or base, bias, ends)
         tally = positions.tally.copy()
         for name in base.keys() - (requests or base).keys():
@@ -89,10 +90,6 @@ def _is_base(settings: Mapping[str, Any]) -> bool:
     sampling = settings["sampling"]
     is_at_one = sampling["temperature"] == 1
     return is_at_one and not settings["bias"] and sampling["top_logprobs"] > 0
-
-
-def _providers(requests: Mapping[str, dict[str, Any]]) -> set[str]:
-    return {settings["provider"] for settings in requests.values()}
 
 
 def _read(store: RolloutStore, requests: Collection[str], bias: Bias, ends: EndTokens) -> Positions:

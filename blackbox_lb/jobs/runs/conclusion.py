@@ -57,7 +57,7 @@ def understood(
         if not task.validation:
             chosen_on = f"{learned:,} to learn and to choose by cross-fitting"
         uses = f"{rows:,} prompts: {chosen_on}, {len(task.test):,} to judge"
-    effect = smallest_effect(len(task.test), is_share=reward.label in SHARES)
+    effect = smallest_effect(len(task.test), is_share=is_share(reward.label))
     parts = [f"{uses} (shows effects above about {effect})"]
     if labels is not None:
         examples = [*task.train[:limit], *task.validation, *task.test]
@@ -159,7 +159,6 @@ class Conclusion:
         indent = _indent(self.verdict)
         room = width - indent
         statements = list(self.statements)
-        lines = []
         if len(self.verdict) > LONGEST_BESIDE:
             headline = f"{self.verdict}  {statements.pop(0)}"
             lines = wrapped(headline, width, indent=indent).split("\n")

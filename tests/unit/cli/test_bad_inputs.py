@@ -353,6 +353,7 @@ WORDS: tuple[tuple[str, ...], ...] = (
     ("try", "bias.json", "hello", "--temperature", "nan"),
     ("words", "lamp", "--value", "inf", "--dry-run"),
     ("check", "bia.json", *CAPITALS[1:]),
+    ("doctor", "--bias", "bias.json", "--save", "mine.toml"),
 )
 ADDRESSES = (
     "", "host", "ftp://host", "http://", "http://host:99999", "http://[::1", "http://ada:secret-word@host/v1",

@@ -5,6 +5,7 @@ or simply works.
 from __future__ import annotations
 
 import csv
+import os
 from pathlib import Path
 
 import pytest
@@ -79,6 +80,15 @@ def test_a_text_too_long_for_a_file_name_is_none(words: tuple[str, ...]) -> None
     )
     result = blb(*words)
     assert result.exit_code == 0, result.output
+
+
+def test_a_working_directory_that_is_gone_is_said(folder: Path) -> None:
+    """Another program removed it."""
+    gone = folder / "gone"
+    gone.mkdir()
+    os.chdir(gone)
+    gone.rmdir()
+    assert "the working directory is not there any more" in refused("show")
 
 
 def test_columns_of_other_names_are_offered_as_options() -> None:

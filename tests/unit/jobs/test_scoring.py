@@ -202,6 +202,8 @@ def test_the_table_names_the_bias_of_the_run(
         ("", ("--setting", "temperature=0.7"), "none of them to be scored, chosen here and of"),
         ("", ("--setting", "warm"), "cannot deploy with 'warm'"),
         ("", ("--per-completion", "/nowhere/x.jsonl"), "cannot write /nowhere/x.jsonl"),
+        ("", ("--decisions", "--examples", 3), "--examples is about completions"),
+        ("", ("--abstain-below", 0.5), "give --decisions, too"),
     ],
 )
 def test_what_cannot_be_scored_is_explained(
