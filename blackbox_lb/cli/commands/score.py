@@ -118,7 +118,8 @@ def score_command(options: ScoreOptions) -> None:
         def watch(record: ScoredCompletion) -> None:
             write_line(record)
             if options.examples is not None and record.value is not None:
-                records.append(_without_lists(record))
+                # The logprobs of all completions would fill the memory.
+                records.append(replace(record, completion=record.completion.without_lists()))
 
         async def main(budget: SpendLimit) -> list[Group]:
             price_judge(budget, reward, options.price_table, takes_price=False)
@@ -387,11 +388,6 @@ def _cells(group: Group, base: Group | None, names: dict[str, str]) -> list[str]
         "" if group.accuracy is None else f"{group.accuracy:.2f}",
         f"{group.tokens:.1f}",
     ]
-
-
-def _without_lists(record: ScoredCompletion) -> ScoredCompletion:
-    """The record without the logprobs of its completion, which would fill the memory."""
-    return replace(record, completion=record.completion.without_lists())
 
 
 def _print_examples(records: list[ScoredCompletion], task: Task, count: int) -> None:

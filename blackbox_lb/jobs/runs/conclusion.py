@@ -177,9 +177,11 @@ class Conclusion:
         tail += _labelled("next", _step_lines(self.steps, room), indent)
         examples = [f"{'':{indent}}{line}" for line in example_lines(self.examples, room)]
         free = MOST_LINES - len(lines) - len(tail)
-        if len(examples) + 2 <= free:
-            return [*lines, *_between(examples), *tail]
-        return [*lines, *examples[: max(free, 0)], *tail]
+        if len(examples) + 2 > free:
+            return [*lines, *examples[: max(free, 0)], *tail]
+        if examples:
+            lines += ["", *examples]
+        return [*lines, "", *tail]
 
     def __str__(self) -> str:
         return "\n".join(self.lines())
@@ -200,13 +202,6 @@ def _sentence_lines(text: str, room: int) -> list[str]:
 def _wrapped(line: str, room: int) -> list[str]:
     """The line, broken between words where it is too long."""
     return wrapped(line, room, indent=2).split("\n")
-
-
-def _between(examples: Sequence[str]) -> list[str]:
-    """Examples with a blank line on either side; one blank line where there are none."""
-    if examples:
-        return ["", *examples, ""]
-    return [""]
 
 
 def _labelled(label: str, texts: Sequence[str], indent: int) -> list[str]:

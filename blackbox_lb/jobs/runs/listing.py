@@ -47,8 +47,8 @@ class ListedResult(Row, extra="ignore"):
     them takes most of the time.
     """
 
-    format: Literal["blackbox-lb/result"]
-    version: Literal[2]
+    format: Literal["blackbox-lb/result"] = "blackbox-lb/result"
+    version: Literal[2] = 2
     verdict: tuple[Verdict, ...] = ()
     entries: Count
     provenance: dict[str, Any] = Field(default_factory=dict)

@@ -201,9 +201,10 @@ def _loaded(spec: str, path: str, config: str | None) -> Any:
     except (
         Exception
     ) as error:  # missing, gated, without a config, unreadable: each has its own type
-        reason = first_line(error.__cause__ or error)
         if Path(path).is_dir():
+            reason = first_line(error.__cause__ or error)
             raise InputError(_unreadable(Path(path), reason)) from error
+        reason = first_line(error)
         where = ""
         if not online:
             where = " (the hub does not answer and the cache does not have it)"
