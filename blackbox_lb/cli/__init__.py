@@ -179,6 +179,10 @@ def _of_the_system(error: OSError) -> str | None:
 
     if has_too_many(error):
         return f"{error.strerror}; {remedy_for_too_many()}"
+    if error.errno == errno.ENAMETOOLONG:
+        return f"{shorten(str(error.filename))}: {error.strerror}; give the path of a file"
+    if error.errno == errno.ENOENT and error.filename is None:
+        return "the working directory is not there any more; go to another"
     # Whatever a command writes into files of its own it explains itself.
     if error.errno in OUTPUT_FAULTS and error.filename is None:
         return f"cannot write the output: {error.strerror}; send it where there is room"

@@ -71,7 +71,7 @@ def data_answers(ask: Questions, options: InitOptions, embedded: bool) -> dict[s
     if options.task is not None:
         if not options.task.startswith(HARNESS):
             load_task(options.task)
-        return {"task": options.task, "reward": _reward(ask, options, REWARD)}
+        return _task_answers(ask, options.task, options)
     files = data_files(Path())
     default = next(iter(BUILT_IN)) if embedded else None
     if files:
@@ -83,13 +83,25 @@ def data_answers(ask: Questions, options: InitOptions, embedded: bool) -> dict[s
     while True:
         answer = ask.checked(question, data, default, _records)
         if _is_task(answer):
-            return {"task": answer, "reward": _reward(ask, options, REWARD)}
+            return _task_answers(ask, answer, options)
         try:
             return {"data": answer, **_rows(ask, answer, options)}
         except DataError as error:
             if ask.silent or data is not None:
                 raise
             echo(f"  {error}", err=True)
+
+
+def _task_answers(ask: Questions, task: str, options: InitOptions) -> dict[str, Any]:
+    """The task, its reward and the token limit. Raises InputError: an option is about columns."""
+    for name in ("prompt_column", "answer_column", "prompt_template"):
+        if getattr(options, name) is not None:
+            raise InputError(
+                f"``{name}`` is about the columns of a file, and {task} is a task that has its"
+                " prompts; leave it out"
+            )
+    reward = _reward(ask, options, REWARD)
+    return {"task": task, "reward": reward, "max_tokens": options.max_tokens}
 
 
 def _rows(ask: Questions, data: str, options: InitOptions) -> dict[str, Any]:
@@ -212,7 +224,8 @@ def _records(answer: str) -> list[Record]:
     """The rows of a file as they are; none of a task, a folder or a data set of the hub, which are
     read when they are needed. Raises DataError: no such file, or it cannot be read.
     """
-    from blackbox_lb.tasks.records.hub_data import HUB, is_folder, records_of
+    from blackbox_lb.safety.files import is_folder
+    from blackbox_lb.tasks.records.hub_data import HUB, records_of
 
     if _is_task(answer) or answer.startswith(HUB) or is_folder(answer):
         return []

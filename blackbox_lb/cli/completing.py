@@ -9,9 +9,10 @@ from pathlib import Path
 import click
 from click.shell_completion import CompletionItem
 
+from blackbox_lb.jobs.runs.names import ANALYSIS, EVALUATION, RESULT
 from blackbox_lb.providers.packaged import profile_names
 
-NO_BIAS = frozenset({"analysis.json", "evaluation.json", "result.json"})
+NO_BIAS = frozenset({ANALYSIS, EVALUATION, RESULT})
 """Other JSON files of a run's folder."""
 
 Completer = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]

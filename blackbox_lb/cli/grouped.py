@@ -36,7 +36,6 @@ from blackbox_lb.safety.printable import wrapped
 
 T = TypeVar("T", bound=Settings)
 D = TypeVar("D")
-COUNT = click.IntRange(1)
 AMOUNT = click.FloatRange(0, min_open=True)
 PATH = click.Path(path_type=Path)
 PLAIN: dict[type, click.ParamType[Any]] = {

@@ -19,6 +19,7 @@ from blackbox_lb.cli.echo import echo, is_terminal
 from blackbox_lb.cli.terminal import Terminal, reporter
 from blackbox_lb.errors import InputError
 from blackbox_lb.jobs.runs.names import REPORT, SAMPLING_WITH_A_BIAS
+from blackbox_lb.safety.files import exists
 
 if TYPE_CHECKING:
     from blackbox_lb.api.limits.budget import SpendLimit
@@ -71,21 +72,6 @@ def announce(session: Session, options: LimitOptions, report: Reporter, sentence
     terminal.confirm("Go on?")
 
 
-def _announce_forecast(
-    trials: Trials,
-    options: LimitOptions,
-    total: Forecast,
-    shorter: Callable[[Trials, float, float], str],
-) -> None:
-    """Announce the forecast and begin to measure the time."""
-    from blackbox_lb.jobs.forecast import announcement
-
-    if not total.requests:
-        return
-    sentence = announcement(trials, total, partial(shorter, trials))
-    announce(trials.session, options, trials.report, sentence)
-
-
 def known_prices(profile: Profile, model: str | None, limits: LimitOptions) -> Prices | None:
     """The price of a model, before a server is asked."""
     from blackbox_lb.providers.prices import find_prices, parse_prices
@@ -126,7 +112,6 @@ def chosen_bias(given: Path | None) -> Path:
     from blackbox_lb.errors import BiasError
     from blackbox_lb.jobs.runs.listing import newest_bias
     from blackbox_lb.jobs.runs.names import RUNS
-    from blackbox_lb.safety.files import exists
     from blackbox_lb.safety.printable import did_you_mean, printable
 
     if given is None:
@@ -198,8 +183,8 @@ async def open_trials(
     budget: SpendLimit,
     bias: Bias | None = None,
     *,
+    expected: Callable[[Trials], Forecast],
     needs: Sequence[str] = SAMPLING_WITH_A_BIAS,
-    expected: Callable[[Trials], Forecast] | None = None,
     elsewhere: Sequence[str] = (),
     recorded: Mapping[str, str | None] | None = None,
     results: RunResults | None = None,
@@ -213,8 +198,8 @@ async def open_trials(
     A ``bias`` that the model's tokenizer or the provider does not take is refused before any
     request.
 
-    needs: rows of the profile that must be known.
     expected: the forecast, printed before the first request.
+    needs: rows of the profile that must be known.
     elsewhere: sources of rollouts to read beside the run's own store.
     recorded: more settings for the run's record.
     results: what the command writes into the run's folder.
@@ -224,6 +209,7 @@ async def open_trials(
         of a sentence on a plan that takes less time.
     """
     from blackbox_lb.cli.keys import tell_end_of_model
+    from blackbox_lb.jobs.forecast import announcement
     from blackbox_lb.jobs.runs.opening import open_run
 
     more = {} if session_type is None else {"session": session_type}
@@ -239,8 +225,10 @@ async def open_trials(
         command = (context.info_name if context else None) or "run"
 
         def announce_all(trials: Trials) -> None:
-            if expected is not None:
-                _announce_forecast(trials, options, expected(trials), shorter)
+            total = expected(trials)
+            if total.requests:
+                sentence = announcement(trials, total, partial(shorter, trials))
+                announce(trials.session, options, trials.report, sentence)
 
         async with open_run(
             options,

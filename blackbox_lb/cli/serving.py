@@ -81,8 +81,8 @@ async def serve_biases(
     options: ListenOptions,
     upstream: str,
     biases: Sequence[ServedBias],
-    decide: Sequence[str] = (),
-    provider: str | None = None,
+    decide: Sequence[str],
+    provider: str | None,
 ) -> None:
     """Serve until Ctrl-C or SIGTERM; say what is applied at the start, and at the end the counts.
 

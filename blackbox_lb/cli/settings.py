@@ -14,7 +14,7 @@ from click.core import ParameterSource
 from blackbox_lb.cli.commands import COMMANDS, load_command
 from blackbox_lb.cli.found import is_data
 from blackbox_lb.errors import InputError
-from blackbox_lb.safety.files import expanded
+from blackbox_lb.safety.files import exists, expanded
 from blackbox_lb.safety.printable import did_you_mean, near_or_listed, shell_line
 from blackbox_lb.safety.untrusted import read_settings
 
@@ -207,6 +207,8 @@ class SettingsFile:
         if not isinstance(value, types):
             raise TypeError(f"it takes {_KINDS[types]}, not {_kind(value)}")
         if isinstance(value, str):
+            if "\0" in value:
+                raise TypeError("it takes a text without a zero byte")
             value = self._located(value, option)
         elif isinstance(option.type, click.types.StringParamType):
             value = str(value)
@@ -230,7 +232,7 @@ class SettingsFile:
         for mark in ("", "=", ":"):
             head, _, rest = text.rpartition(mark) if mark else ("", "", text)
             located = folder / rest
-            if located.suffix in FILES and located.is_file():
+            if located.suffix in FILES and exists(located):
                 if head:
                     return f"{head}{mark}{located}"
                 return str(located)
@@ -313,14 +315,18 @@ def _all_keys() -> Iterable[set[str]]:
             yield set(keys_of(subcommand))
 
 
-def find_settings(named: Path | None = None, start: Path | None = None) -> SettingsFile:
-    """Find the file ``named``, or the nearest ``blb.toml`` from ``start`` (the working directory)
-    upwards, or nothing.
+def find_settings(named: Path | None = None) -> SettingsFile:
+    """Find the file ``named``, or the nearest ``blb.toml`` from the working directory upwards, or
+    nothing.
 
     Raises InputError: a given file that is missing, a found one of another user, or one that is no
     TOML.
     """
-    path = named or nearest_file(start or Path.cwd())
+    path = named
+    if named is None:
+        here = Path.cwd().resolve()
+        paths = (folder / FILE for folder in (here, *here.parents))
+        path = next((found for found in paths if found.is_file()), None)
     if path is None:
         return SettingsFile()
     tables = read_settings(path, "the settings file", "give another with --config")
@@ -332,9 +338,3 @@ def find_settings(named: Path | None = None, start: Path | None = None) -> Setti
 def how_to_name(path: Path) -> str:
     """The command that names the file, for the end of a message."""
     return f"name it with {shell_line('blb', '--config', path)}"
-
-
-def nearest_file(folder: Path) -> Path | None:
-    """The ``blb.toml`` in the folder, or in the nearest folder above that has one."""
-    paths = (above / FILE for above in (folder.resolve(), *folder.resolve().parents))
-    return next((path for path in paths if path.is_file()), None)

@@ -77,14 +77,14 @@ def print_curve(curve: OperatingCurve) -> None:
     print_page_table(operating_table(curve, shown_points(curve)))
 
 
-def shown_points(curve: OperatingCurve, most: int = MOST_ROWS) -> list[OperatingPoint]:
-    """At most ``most`` points of different decisions, evenly spread, and the chosen one."""
+def shown_points(curve: OperatingCurve) -> list[OperatingPoint]:
+    """At most ``MOST_ROWS`` points of different decisions, evenly spread, and the chosen one."""
     distinct: list[OperatingPoint] = []
     for point in curve.points:
         if not distinct or point.validation != distinct[-1].validation:
             distinct.append(point)
-    step = max((len(distinct) - 1) / max(most - 1, 1), 1.0)
-    places = {round(number * step) for number in range(most)}
+    step = max((len(distinct) - 1) / (MOST_ROWS - 1), 1.0)
+    places = {round(number * step) for number in range(MOST_ROWS)}
     points = [point for place, point in enumerate(distinct) if place in places]
     if curve.chosen not in points:
         points.append(curve.chosen)

@@ -77,7 +77,7 @@ class CheckedOpening:
 
 
 async def check_opening(
-    trials: Trials, examples: Sequence[Example], labels: OpenLabels, listed: int | None = None
+    trials: Trials, examples: Sequence[Example], labels: OpenLabels, listed: int | None
 ) -> CheckedOpening:
     """Look at the first ``LOOKED_AT`` of ``examples``, one first list each; drawn unless stored.
 
@@ -93,7 +93,7 @@ async def check_opening(
 
 
 async def check(
-    trials: Trials, examples: Sequence[Example], labels: Labels, listed: int | None = None
+    trials: Trials, examples: Sequence[Example], labels: Labels, listed: int | None
 ) -> Checked:
     """Look at the first ``LOOKED_AT`` of ``examples``: their greedy answers, and one first list
     each; drawn unless stored.

@@ -12,13 +12,12 @@ from blackbox_lb.bias.records import Calibration
 from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.decisions.first_lists import FirstLists
 from blackbox_lb.estimate.decisions.prediction import expected_calibration_error
-from blackbox_lb.jobs.runs.names import ABSTAIN_BELOW
 from blackbox_lb.literals import Split
 from blackbox_lb.rollouts.judging.verdict import bootstrap
+from blackbox_lb.rollouts.stored import settings_by_request
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.tasks import Task
 from blackbox_lb.tasks.rewards.normalising import normalise
-from blackbox_lb.tasks.sets.task import SPLITS
 from blackbox_lb.types import Example, Prompt
 
 
@@ -51,7 +50,7 @@ def check_share(name: str, value: float) -> None:
         raise InputError(f"``{name}={value:g}`` is no probability; give a number from 0 to 1")
 
 
-def calibration_of_bias(bias: Bias, abstain_below: float = ABSTAIN_BELOW) -> Calibration:
+def calibration_of_bias(bias: Bias, abstain_below: float) -> Calibration:
     """The calibration in a bias file.
 
     Raises InputError: there is none, or ``abstain_below`` is no share.
@@ -214,8 +213,8 @@ def stored_decisions(
     store: RolloutStore,
     task: Task,
     bias: Bias,
-    splits: Sequence[Split] = SPLITS,
-    abstain_below: float = ABSTAIN_BELOW,
+    splits: Sequence[Split],
+    abstain_below: float,
 ) -> list[DecidedSplit]:
     """The decisions of the task's prompts whose first list of the model without a bias is stored.
 
@@ -246,7 +245,7 @@ def _stored_lists(store: RolloutStore) -> dict[Prompt, dict[int, float]]:
     """
     lists: dict[Prompt, dict[int, float]] = {}
     ranks: dict[Prompt, tuple[bool, int]] = {}
-    for request, settings in store.requests().items():
+    for request, settings in settings_by_request(store).items():
         if settings["bias"] or "prefix" in settings:
             continue
         is_neutral = settings["sampling"]["temperature"] == 1

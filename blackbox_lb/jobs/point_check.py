@@ -117,7 +117,7 @@ def curve_of(bias: Bias) -> OperatingCurve:
 
 
 async def check_point(
-    trials: Trials, examples: Sequence[Example], bias: Bias, listed: int | None = None
+    trials: Trials, examples: Sequence[Example], bias: Bias, listed: int | None
 ) -> PointCheck:
     """Read a first list of each of ``examples``, drawn unless stored, and compare.
 

@@ -18,7 +18,7 @@ from blackbox_lb.rollouts.judging.trials import checked_scores
 from blackbox_lb.rollouts.judging.verdict import PolicyScores, bootstrap, paired
 from blackbox_lb.rollouts.progress import Reporter
 from blackbox_lb.rollouts.remote_rewards import fetch_rewards
-from blackbox_lb.rollouts.stored import keys_by_prompt
+from blackbox_lb.rollouts.stored import keys_by_prompt, settings_by_request
 from blackbox_lb.store import RolloutStore, canonical
 from blackbox_lb.tasks import Reward, Score, Task
 from blackbox_lb.tasks.sets.task import SPLITS
@@ -82,6 +82,14 @@ class Group:
         return bool(self.settings["bias"])
 
     @property
+    def entries(self) -> int | None:
+        """Of the bias; None where the store has its hash alone, as of one that depends on the
+        prompt or keeps phrases out.
+        """
+        bias = self.settings["bias"]
+        return len(bias) if isinstance(bias, list) else None
+
+    @property
     def completions(self) -> int:
         """The number of completions with a reward."""
         return sum(row.size for row in self.scores.reward)
@@ -132,11 +140,11 @@ async def rescore(
     reward: Reward,
     report: Reporter,
     *,
-    max_tokens: int | None = None,
-    splits: Sequence[Split] = SPLITS,
-    keep: Callable[[Settings], bool] = lambda _settings: True,
-    watch: Callable[[ScoredCompletion], None] = lambda _record: None,
-    budget: SpendLimit | None = None,
+    max_tokens: int | None,
+    splits: Sequence[Split],
+    keep: Callable[[Settings], bool],
+    watch: Callable[[ScoredCompletion], None],
+    budget: SpendLimit,
 ) -> list[Group]:
     """The stored completions of the task's prompts, scored: a group for each split and request;
     base before biased.
@@ -149,7 +157,7 @@ async def rescore(
     Interrupted: a signal ended the scoring.
     """
     groups: list[Group] = []
-    requests = store.requests()
+    requests = settings_by_request(store)
     foreign = 0
     task_prompts = {example.prompt for split in SPLITS for example in task.split(split)}
     if task.note:
@@ -216,7 +224,7 @@ async def _scored(
     report: Reporter,
     title: str,
     watch: Callable[[ScoredCompletion], None],
-    budget: SpendLimit | None,
+    budget: SpendLimit,
 ) -> PolicyScores:
     """The scores of one group, prompt by prompt, so that memory holds the completions of one."""
     pairs = (

@@ -148,7 +148,9 @@ def checked_value(profile: Profile, value: float | None) -> float:
     return value
 
 
-async def word_tokens(session: Session, phrases: PhraseList, entries: int | None) -> WordTokens:
+async def word_tokens(
+    session: Session, phrases: PhraseList, entries: int | None, in_flight: int
+) -> WordTokens:
     """The tokens that hold a whole word or phrase of a list, those of the weightiest lines first.
 
     Where the vocabulary is at hand every token of it is read; elsewhere the spellings of each word
@@ -158,6 +160,7 @@ async def word_tokens(session: Session, phrases: PhraseList, entries: int | None
         session: with the model.
         phrases: the list. A pattern has no tokens.
         entries: most tokens; None for the provider's limit.
+        in_flight: questions to the server at a time.
 
     Raises:
         InputError: the spellings cannot be asked for. BiasError: more entries than the provider
@@ -172,7 +175,7 @@ async def word_tokens(session: Session, phrases: PhraseList, entries: int | None
             if line is not None:
                 tokens[token] = (text, line)
     else:
-        tokens = await _asked(session, phrases)
+        tokens = await _asked(session, phrases, in_flight)
     highest = session.highest_id
     allowed = {token: row for token, row in tokens.items() if highest is None or token <= highest}
     limit = most_entries(session.profile, entries)
@@ -204,7 +207,9 @@ def _word_in(phrases: PhraseList, text: str) -> PhraseLine | None:
     return None
 
 
-async def _asked(session: Session, phrases: PhraseList) -> dict[int, tuple[str, PhraseLine]]:
+async def _asked(
+    session: Session, phrases: PhraseList, in_flight: int
+) -> dict[int, tuple[str, PhraseLine]]:
     """Token -> its text and the line of its word, by the server's own route.
 
     Raises InputError: it has none, or there are too many words.
@@ -218,7 +223,7 @@ async def _asked(session: Session, phrases: PhraseList) -> dict[int, tuple[str, 
             " its tokenizer.json"
         )
     tokens: dict[int, tuple[str, PhraseLine]] = {}
-    gate = asyncio.Semaphore(session.profile.connection.concurrency)
+    gate = asyncio.Semaphore(in_flight)
 
     async def ask(line: PhraseLine, text: str) -> None:
         async with gate:
@@ -307,15 +312,17 @@ async def plain_completions(
     max_tokens: int,
     seed: int | None,
     budget: SpendLimit,
+    in_flight: int,
 ) -> list[Completion]:
-    """One completion of the base for each prompt, at temperature 1, in any order."""
+    """One completion of the base for each prompt, at temperature 1, in any order; ``in_flight`` at
+    a time.
+    """
     completions: list[Completion] = []
     draw = Draw(Sampling(1.0, max_tokens, 1, seed), endpoint=session.biased_endpoint)
 
     async def receive(prompt: Prompt) -> None:
         completions.extend(await session.complete_many(prompt, draw))
 
-    in_flight = session.profile.connection.concurrency
     await run_all(prompts, receive, in_flight, budget)
     return completions
 

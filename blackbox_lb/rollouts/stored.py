@@ -5,6 +5,7 @@ tokens.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
+from typing import Any
 
 from blackbox_lb.errors import InputError
 from blackbox_lb.providers.packaged import profile_names
@@ -13,6 +14,31 @@ from blackbox_lb.safety.printable import printable
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.types import EndTokens, Prompt
 from blackbox_lb.vocabulary import Vocabulary
+
+FIELDS = ("provider", "model", "tokenizer", "endpoint", "sampling", "bias")
+"""What the settings of every request have."""
+SAMPLING_FIELDS = ("temperature", "max_tokens", "top_logprobs")
+"""What the sampling in them has."""
+
+
+def settings_by_request(store: RolloutStore) -> dict[str, dict[str, Any]]:
+    """The hash of each request in a store -> its settings.
+
+    Raises InputError: those of one are not whole, as in a store that somebody made by hand.
+    """
+    requests = store.requests()
+    for request, settings in requests.items():
+        sampling = settings.get("sampling")
+        missing = [name for name in FIELDS if name not in settings]
+        if isinstance(sampling, dict):
+            missing += [name for name in SAMPLING_FIELDS if name not in sampling]
+        if missing or not isinstance(sampling, dict):
+            raise InputError(
+                f"{store.path}: the settings of request {request[:8]} have no"
+                f" {', '.join(missing) or 'object sampling'}; a store made by hand needs what"
+                " docs/store.md lists"
+            )
+    return requests
 
 
 def keys_by_prompt(store: RolloutStore, requests: Iterable[str]) -> dict[Prompt, list[str]]:

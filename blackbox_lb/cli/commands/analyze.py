@@ -13,13 +13,10 @@ from blackbox_lb.cli.resources import check_folder, chosen_bias, load_bias
 from blackbox_lb.cli.tables import print_facts, print_page_table
 from blackbox_lb.cli.terminal import print_table
 from blackbox_lb.jobs.plan.setting import setting
-from blackbox_lb.jobs.runs.names import STORE
+from blackbox_lb.jobs.runs.names import ANALYSIS, STORE
 
 if TYPE_CHECKING:
     from blackbox_lb.extras.analysis.document import Analysis, TokenScore
-
-ANALYSIS = "analysis.json"
-"""The file that the command writes into the run's folder."""
 
 
 class AnalyzeOptions(StoredBiasOptions):
@@ -44,7 +41,7 @@ def analyze_command(options: AnalyzeOptions) -> None:
     from blackbox_lb.bias.limits import profile_of, vocabulary_of
     from blackbox_lb.extras.analysis.run import analyze
     from blackbox_lb.jobs.records.run_record import provenance
-    from blackbox_lb.safety.files import write_whole
+    from blackbox_lb.safety.files import explained, write_whole
 
     bias_file = chosen_bias(options.bias_file)
     file = (options.out or bias_file.parent) / ANALYSIS
@@ -55,7 +52,8 @@ def analyze_command(options: AnalyzeOptions) -> None:
     store = options.store or bias_file.with_name(STORE)
     origin = provenance(settings=preset_options())
     analysis = analyze(bias, store, profile, vocabulary, origin)
-    write_whole(file, (analysis.model_dump_json(indent=1) + "\n").encode())
+    with explained(f"write {file}", "make room there, or give another ``out``"):
+        write_whole(file, (analysis.model_dump_json(indent=1) + "\n").encode())
     if options.as_json:
         print_json(analysis.model_dump(mode="json"))
     else:

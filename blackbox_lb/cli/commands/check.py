@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from blackbox_lb.cli.echo import print_json
 from blackbox_lb.cli.grouped import command
 from blackbox_lb.cli.options import TrialOptions, VerboseOptions, bias_argument
-from blackbox_lb.cli.resources import load, open_trials, run
+from blackbox_lb.cli.resources import chosen_bias, load, open_trials, run
 from blackbox_lb.cli.terminal import command_with_same, print_conclusion, reporter
 from blackbox_lb.errors import InputError
 from blackbox_lb.jobs.plan.shared import DecisionSettings, TaskSettings
@@ -73,7 +73,7 @@ def check_command(options: CheckOptions) -> None:
     from blackbox_lb.jobs.runs.loading import labels_of, naming_advice
 
     if options.bias is not None:
-        bias = Bias.load(options.bias)
+        bias = Bias.load(chosen_bias(options.bias))
         if bias.decisions:
             _check_decisions(options, bias)
         else:

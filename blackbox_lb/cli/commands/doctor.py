@@ -73,6 +73,11 @@ def doctor_command(options: DoctorOptions) -> None:
     import asyncio
 
     if options.bias is not None:
+        if options.save is not None:
+            raise InputError(
+                "``save`` writes what is found of the provider's profile, and ``bias`` asks about a"
+                " bias alone; leave one of them out"
+            )
         _prove_arrival(options, options.bias)
         return
     from blackbox_lb.extras.doctor.exam import MOST_REQUESTS

@@ -25,7 +25,7 @@ from blackbox_lb.cli.terminal import command_with_same, print_conclusion, print_
 from blackbox_lb.errors import BiasError, InputError
 from blackbox_lb.jobs.plan.setting import HelpGroup, setting
 from blackbox_lb.jobs.plan.shared import DecisionSettings, JudgingSettings, TaskSettings
-from blackbox_lb.jobs.runs.names import COLLECTING, REPORT, SAMPLING_WITH_A_BIAS
+from blackbox_lb.jobs.runs.names import COLLECTING, EVALUATION, REPORT, SAMPLING_WITH_A_BIAS
 from blackbox_lb.safety.files import exists, explained, write_whole
 from blackbox_lb.safety.printable import printable, shell_line
 
@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from blackbox_lb.rollouts.judging.trials import Trials
     from blackbox_lb.tasks import Reward, Task
 
-FILE = "evaluation.json"
 GENERIC = "bias"
 """The file name that ``blb fit`` uses: the folder's name says more."""
 
@@ -191,7 +190,7 @@ def _tell(
     from blackbox_lb.jobs.runs.conclusion import NextStep
 
     document = evaluation.model_dump(mode="json")
-    path = folder / FILE
+    path = folder / EVALUATION
     if options.as_json:
         print_json(document)
     else:
@@ -284,7 +283,7 @@ async def _run_mending(
         budget,
         needs=(),
         expected=expected,
-        results=results_of(options, reward, (FILE, REPORT)),
+        results=results_of(options, reward, (EVALUATION, REPORT)),
     ) as trials:
         return await evaluate_mended(trials, task, bias, mended, name, rivals=options.rivals)
 
@@ -403,7 +402,7 @@ async def _run(
         expected=lambda trials: eval_forecast(RequestSettings.of(trials), task, values, plan),
         longest_prompt=longest,
         longest_completion=max((policy.max_tokens or 0 for policy in plan.rivals), default=0),
-        results=results_of(options, reward, (FILE, REPORT)),
+        results=results_of(options, reward, (EVALUATION, REPORT)),
     ) as trials:
         _check(trials, biases)
         return await evaluate(trials, task, biases, replace(plan, prices=budget.prices))

@@ -84,7 +84,7 @@ def init_command(options: InitOptions) -> None:
     No key is asked for or written: keys stay in the environment.
     """
     from blackbox_lb.providers.profile import load_profile
-    from blackbox_lb.safety.files import write_whole
+    from blackbox_lb.safety.files import explained, write_whole
 
     out = options.out
     if out.exists() and not options.force:
@@ -97,7 +97,8 @@ def init_command(options: InitOptions) -> None:
     shared |= _model(ask, profile, options.model, options.base_url)
     shared |= data_answers(ask, options, profile.connection.embedded)
     shared = {key: value for key, value in shared.items() if value not in (None, "")}
-    write_whole(out, _document(shared, out.parent).encode())
+    with explained(f"write {out}", "give another ``out``"):
+        write_whole(out, _document(shared, out.parent).encode())
     _next(profile, out, shared)
 
 

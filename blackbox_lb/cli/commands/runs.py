@@ -15,6 +15,7 @@ from blackbox_lb.rollouts.progress import number
 from blackbox_lb.safety.printable import counted, printable
 
 if TYPE_CHECKING:
+    from blackbox_lb.errors import InputError
     from blackbox_lb.jobs.runs.listing import RunRow
 
 
@@ -35,12 +36,17 @@ def runs_command(options: RunsOptions) -> None:
     from blackbox_lb.cli.resources import chosen_bias
     from blackbox_lb.jobs.runs.listing import run_row, runs_in
 
+    damaged: list[InputError] = []
     if len(options.folders) > 1:
         rows = [run_row(chosen_bias(folder).parent) for folder in options.folders]
     elif options.folders and options.folders[0].is_file():
         rows = [run_row(options.folders[0].parent)]
     else:
-        rows = runs_in(options.folders[0] if options.folders else Path(RUNS))
+        rows, damaged = runs_in(options.folders[0] if options.folders else Path(RUNS))
+    if damaged and not rows:
+        raise damaged[0]
+    for error in damaged:
+        echo(f"left out: {error}", err=True)
     if options.as_json:
         print_json({"runs": [{**asdict(row), "folder": str(row.folder)} for row in rows]})
     elif not rows:

@@ -102,6 +102,7 @@ def score_command(options: ScoreOptions) -> None:
     from blackbox_lb.tasks.rewards.remote import Remote
     from blackbox_lb.tasks.sets.task import SPLITS
 
+    _check_decisions(options)
     path, names = _store(options.where)
     task, reward = load(options)
     if options.decisions:
@@ -117,7 +118,8 @@ def score_command(options: ScoreOptions) -> None:
         def watch(record: ScoredCompletion) -> None:
             write_line(record)
             if options.examples is not None and record.value is not None:
-                records.append(_without_lists(record))
+                # The logprobs of all completions would fill the memory.
+                records.append(replace(record, completion=record.completion.without_lists()))
 
         async def main(budget: SpendLimit) -> list[Group]:
             price_judge(budget, reward, options.price_table, takes_price=False)
@@ -143,6 +145,23 @@ def score_command(options: ScoreOptions) -> None:
         _print(groups, names)
         if options.examples is not None:
             _print_examples(records, task, options.examples)
+
+
+def _check_decisions(options: ScoreOptions) -> None:
+    """Raise InputError: an option is of no use with, or without, ``decisions``."""
+    if not options.decisions:
+        if options.abstain_below != ABSTAIN_BELOW:
+            raise InputError(
+                "``abstain_below`` says something of decisions; give ``decisions``, too, or leave"
+                " it out"
+            )
+        return
+    for name in ("setting", "policy", "examples"):
+        if getattr(options, name):
+            raise InputError(
+                f"``{name}`` is about completions, and ``decisions`` reads first lists; leave one"
+                " of them out"
+            )
 
 
 def _decisions(options: ScoreOptions, path: Path, task: Task) -> None:
@@ -205,9 +224,11 @@ def _share_cell(share: tuple[float, float, float] | None) -> str:
 
 
 def _store(where: Path) -> tuple[Path, dict[str, str]]:
-    """The store's path, and the name of its run's chosen bias, by the values sent."""
+    """The store's path, and the name of its run's chosen bias by how the store names it: the whole,
+    and where it keeps phrases out, its vector alone.
+    """
     from blackbox_lb.bias.document import Bias
-    from blackbox_lb.bias.request_bias import to_vector
+    from blackbox_lb.bias.request_bias import to_request_bias, to_vector
     from blackbox_lb.store import canonical
 
     path = where
@@ -229,7 +250,11 @@ def _store(where: Path) -> tuple[Path, dict[str, str]]:
             f"{path} holds probabilities of options, which have no reward: `blb report` shows what"
             " the decisions of this run are worth, and Run.decide decides other rows"
         )
-    return path, {canonical(to_vector(bias).store_key): BIAS}
+    vector = f"{BIAS} vector" if bias.phrases else BIAS
+    return path, {
+        canonical(to_vector(bias).store_key): vector,
+        canonical(to_request_bias(bias).store_key): BIAS,
+    }
 
 
 def _filter(options: ScoreOptions) -> Callable[[StoredSettings], bool]:
@@ -300,7 +325,9 @@ def _policy(group: Group, names: dict[str, str]) -> str:
     if not group.biased:
         return "base"
     name = names.get(canonical(group.settings["bias"]), f"bias {group.request[:8]}")
-    return f"{name}, {len(group.settings['bias'])} entries"
+    if group.entries is None:
+        return name
+    return f"{name}, {group.entries} entries"
 
 
 def _json(group: Group, base: Group | None, names: dict[str, str]) -> dict[str, Any]:
@@ -312,7 +339,7 @@ def _json(group: Group, base: Group | None, names: dict[str, str]) -> dict[str, 
         "policy": _policy(group, names),
         "request": group.request,
         **{name: settings[name] for name in ("provider", "model", "endpoint", "sampling")},
-        "entries": len(settings["bias"]),
+        "entries": group.entries,
         "examples": group.examples,
         "prompts": sum(bool(row.size) for row in group.scores.reward),
         "completions": group.completions,
@@ -361,11 +388,6 @@ def _cells(group: Group, base: Group | None, names: dict[str, str]) -> list[str]
         "" if group.accuracy is None else f"{group.accuracy:.2f}",
         f"{group.tokens:.1f}",
     ]
-
-
-def _without_lists(record: ScoredCompletion) -> ScoredCompletion:
-    """The record without the logprobs of its completion, which would fill the memory."""
-    return replace(record, completion=record.completion.without_lists())
 
 
 def _print_examples(records: list[ScoredCompletion], task: Task, count: int) -> None:

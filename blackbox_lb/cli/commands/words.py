@@ -184,7 +184,8 @@ async def _run(
         needs=SAMPLING_WITH_A_BIAS,
         budget=budget,
     ) as session:
-        tokens = await word_tokens(session, phrases, options.entries)
+        in_flight = options.concurrency or session.profile.connection.concurrency
+        tokens = await word_tokens(session, phrases, options.entries, in_flight)
         bias = await words_bias(
             session,
             phrases,
@@ -201,7 +202,7 @@ async def _run(
         sentence = f"{session.model}: {total.sentence(budget.prices, stored=0, mean=0.0)}"
         announce(session, options, reporter(quiet=options.quiet), sentence)
         completions = await plain_completions(
-            session, prompts, options.max_tokens, options.seed, budget
+            session, prompts, options.max_tokens, options.seed, budget, in_flight
         )
         return bias, tokens, estimated_cost(session, completions, phrases, tokens)
 

@@ -25,7 +25,7 @@ from blackbox_lb.providers.profile import Profile
 from blackbox_lb.rollouts.phased import bias_at_positions, phase_of_positions
 from blackbox_lb.rollouts.positions import scored
 from blackbox_lb.rollouts.reading import BROKEN_OFF
-from blackbox_lb.rollouts.stored import end_tokens, keys_by_prompt
+from blackbox_lb.rollouts.stored import end_tokens, keys_by_prompt, settings_by_request
 from blackbox_lb.safety.printable import printable
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.tasks import parse_reward
@@ -116,11 +116,11 @@ def _requests(store: RolloutStore, bias: Bias, profile: Profile) -> list[str]:
     key = to_vector(bias).store_key
     same = (profile.name, bias.model, bias.tokenizer)
     listed: dict[str, int] = {}
-    for name, request in store.requests().items():
+    for name, request in settings_by_request(store).items():
         sampling: Mapping[str, Any] = request["sampling"]
         if (
-            (request.get("provider"), request.get("model"), request.get("tokenizer")) == same
-            and request.get("bias") == key
+            (request["provider"], request["model"], request["tokenizer"]) == same
+            and request["bias"] == key
             and sampling["temperature"] == 1
             and sampling["top_logprobs"] > 0
             and store.keys(name)

@@ -15,7 +15,7 @@ from blackbox_lb.extras.report.examples import ExampleCard, evaluated, judged
 from blackbox_lb.jobs.decisions.document import DecidedQuestion
 from blackbox_lb.jobs.evaluation.document import Evaluation
 from blackbox_lb.jobs.fitting.document import FitResult
-from blackbox_lb.jobs.runs.listing import read_result
+from blackbox_lb.jobs.runs.names import ANALYSIS, EVALUATION, RESULT
 from blackbox_lb.records import SharesOfGroup
 from blackbox_lb.safety.documents import read_document
 
@@ -74,17 +74,17 @@ class RunDocuments:
     def outdated(self) -> tuple[str, ...]:
         """Sentences about documents older than the bias."""
         return (
-            *_older(self.bias, self.evaluation, "evaluation.json", "blb eval"),
-            *_older(self.bias, self.analysis, "analysis.json", "blb analyze"),
+            *_older(self.bias, self.evaluation, EVALUATION, "blb eval"),
+            *_older(self.bias, self.analysis, ANALYSIS, "blb analyze"),
         )
 
     @property
     def provenances(self) -> dict[str, dict[str, Any]]:
         """File name -> its origin, for the documents that record it."""
         documents = {
-            "result.json": self.result,
-            "evaluation.json": self.evaluation,
-            "analysis.json": self.analysis,
+            RESULT: self.result,
+            EVALUATION: self.evaluation,
+            ANALYSIS: self.analysis,
         }
         return {
             name: document.provenance
@@ -115,15 +115,15 @@ def read_run(folder: Path) -> RunDocuments:
         raise InputError(
             f"{folder} is no run folder; give the folder with bias.json that `blb fit` wrote"
         )
-    bias = Bias.load(folder / "bias.json")
-    result = read_result(folder)
+    bias = Bias.load(folder)
+    result = read_document(folder / RESULT, FitResult, "write it again with blb fit, or remove it")
     evaluation = read_document(
-        folder / "evaluation.json", Evaluation, "write it again with blb eval, or remove it"
+        folder / EVALUATION, Evaluation, "write it again with blb eval, or remove it"
     )
     analysis = read_document(
-        folder / "analysis.json", Analysis, "write it again with blb analyze, or remove it"
+        folder / ANALYSIS, Analysis, "write it again with blb analyze, or remove it"
     )
-    outdated = any(_older(bias, evaluation, "evaluation.json", "blb eval"))
+    outdated = any(_older(bias, evaluation, EVALUATION, "blb eval"))
     answers = None if result is None else result.answers
     examples: tuple[ExampleCard, ...] = ()
     origin = "neither result.json nor evaluation.json holds answers"

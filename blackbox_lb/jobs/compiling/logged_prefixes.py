@@ -12,7 +12,7 @@ from blackbox_lb.errors import InputError, NoLogprobs, StoreError
 from blackbox_lb.providers.profile import Profile
 from blackbox_lb.rollouts.positions import Positions, training_set
 from blackbox_lb.rollouts.reading import END_UNKNOWN
-from blackbox_lb.rollouts.stored import end_tokens, lists_end_tokens
+from blackbox_lb.rollouts.stored import end_tokens, lists_end_tokens, settings_by_request
 from blackbox_lb.safety.printable import printable
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.tasks import parse_reward
@@ -44,14 +44,15 @@ def logged_prefixes(
         listing = {
             name: settings
             for name, settings in base.items()
-            if lists_end_tokens(str(settings.get("provider")), profile) is True
+            if lists_end_tokens(settings["provider"], profile) is True
         }
         requests = base if vocabulary is not None else listing
-        ends = end_tokens(_providers(requests or base), profile, vocabulary)
+        providers = {settings["provider"] for settings in (requests or base).values()}
+        ends = end_tokens(providers, profile, vocabulary)
         positions = _read(store, requests or base, bias, ends)
         tally = positions.tally.copy()
         for name in base.keys() - (requests or base).keys():
-            tally[f"{END_UNKNOWN}{base[name].get('provider')}"] += len(store.keys(name))
+            tally[f"{END_UNKNOWN}{base[name]['provider']}"] += len(store.keys(name))
         return replace(positions, tally=tally)
 
 
@@ -59,15 +60,15 @@ def _base_requests(store: RolloutStore, bias: Bias) -> dict[str, dict[str, Any]]
     """Hash -> settings of the requests that drew from the base of the bias's model and asked for
     lists.
     """
-    requests = store.requests()
+    requests = settings_by_request(store)
     same = {
         name: settings
         for name, settings in requests.items()
-        if (settings.get("model"), settings.get("tokenizer")) == (bias.model, bias.tokenizer)
+        if (settings["model"], settings["tokenizer"]) == (bias.model, bias.tokenizer)
     }
     if not same:
         models = {
-            f"{request.get('model')} (tokenizer {request.get('tokenizer')})"
+            f"{request['model']} (tokenizer {request['tokenizer']})"
             for request in requests.values()
         }
         raise InputError(
@@ -86,16 +87,9 @@ def _base_requests(store: RolloutStore, bias: Bias) -> dict[str, dict[str, Any]]
 
 
 def _is_base(settings: Mapping[str, Any]) -> bool:
-    sampling = settings.get("sampling") or {}
-    return (
-        not settings.get("bias")
-        and sampling.get("temperature") == 1
-        and sampling.get("top_logprobs", 0) > 0
-    )
-
-
-def _providers(requests: Mapping[str, dict[str, Any]]) -> set[str]:
-    return {str(settings.get("provider")) for settings in requests.values()}
+    sampling = settings["sampling"]
+    is_at_one = sampling["temperature"] == 1
+    return is_at_one and not settings["bias"] and sampling["top_logprobs"] > 0
 
 
 def _read(store: RolloutStore, requests: Collection[str], bias: Bias, ends: EndTokens) -> Positions:

@@ -4,6 +4,7 @@ families.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal, TypeAlias
@@ -36,6 +37,10 @@ from blackbox_lb.types import Example
 
 ANSWERS = 1_000
 """Number of answers that a cost is for."""
+MOST_PROMPTS = 1_000
+"""Test prompts that are advised at most. The clearest difference has a p-value of a ten-thousandth
+on however many (``bootstrap``), so that among more than 500 comparisons none are enough.
+"""
 
 
 def row_of(
@@ -190,10 +195,12 @@ def unresolvable(
     for family, rows in planned_rows.items():
         if clearest * rows <= LEVEL:
             continue
-        needed = prompts + 1
-        while bootstrap(np.ones(needed)).p * rows > LEVEL:
-            needed += 1
-        remedies = [f"give {needed:,} test prompts or more"]
+        needed = _enough_prompts(rows)
+        remedies = []
+        if needed is None:
+            remedies.append("judge fewer biases at a time")
+        else:
+            remedies.append(f"give {needed:,} test prompts or more")
         if len(names) > 1:
             one = names[-1].replace(" ", "=")
             remedies.append(
@@ -206,6 +213,17 @@ def unresolvable(
             f" clearest difference would not be significant, which it is among"
             f" {int(LEVEL / clearest)} at most; {', or '.join(remedies)}"
         )
+
+
+def _enough_prompts(rows: int) -> int | None:
+    """Prompts on which the clearest difference is significant among ``rows`` comparisons; None
+    where ``MOST_PROMPTS`` are too few.
+    """
+    sizes = range(1, MOST_PROMPTS + 1)
+    place = bisect_left(sizes, True, key=lambda size: bootstrap(np.ones(size)).p * rows <= LEVEL)
+    if place == len(sizes):
+        return None
+    return sizes[place]
 
 
 def verdicts(evaluation: Evaluation, name: str) -> list[Verdict]:

@@ -14,7 +14,6 @@ from blackbox_lb.jobs.evaluation.policies import BASE, CLASSIFIER
 from blackbox_lb.jobs.fitting.document import BothDecisions
 from blackbox_lb.jobs.runs.answers import BeforeAfter
 from blackbox_lb.jobs.runs.conclusion import (
-    SHARES,
     Conclusion,
     NextStep,
     chosen_rows,
@@ -22,6 +21,7 @@ from blackbox_lb.jobs.runs.conclusion import (
     decision_lines,
     effect_lines,
     headline_lines,
+    is_share,
     words_steps,
 )
 from blackbox_lb.rollouts.progress import chance, number
@@ -88,7 +88,7 @@ def with_interval(metric: str, mean: float, low: float, high: float, *, sign: bo
     """A mean or a difference with its interval, in per cent or points where the metric is a
     share.
     """
-    if metric in SHARES:
+    if is_share(metric):
         form = ".0f"
         unit = " %"
         if sign:

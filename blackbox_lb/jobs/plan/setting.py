@@ -116,7 +116,11 @@ class Settings(BaseModel):
     """Fields that the command line does not offer."""
 
     model_config = ConfigDict(
-        frozen=True, strict=True, extra="forbid", arbitrary_types_allowed=True
+        frozen=True,
+        strict=True,
+        extra="forbid",
+        allow_inf_nan=False,
+        arbitrary_types_allowed=True,
     )
 
     def __init__(self, **fields: Any) -> None:
@@ -176,6 +180,8 @@ def _limit(details: ErrorDetails) -> str:
             return f"give a number from {context['ge']:g}"
         case "greater_than":
             return f"give a number above {context['gt']:g}"
+        case "finite_number":
+            return "give a finite number"
         case "literal_error":
             return f"choose {context['expected']}"
         case kind if kind in KINDS:

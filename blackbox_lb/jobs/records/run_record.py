@@ -3,6 +3,7 @@ result replaced by that of another question, by accident.
 """
 
 import hashlib
+import itertools
 import json
 import platform
 import sys
@@ -311,8 +312,8 @@ class Manifest:
             return
         folder = self.path.parent
         with explained(f"put the results in {folder} aside", "make room, or give another ``out``"):
-            number = 1 + sum(1 for _ in folder.glob("replaced-*"))
-            aside = folder / f"replaced-{number}"
+            places = (folder / f"replaced-{number}" for number in itertools.count(1))
+            aside = next(place for place in places if not place.exists())
             aside.mkdir()
             for name in self._results.files:
                 if (folder / name).exists():

@@ -57,7 +57,7 @@ def understood(
         if not task.validation:
             chosen_on = f"{learned:,} to learn and to choose by cross-fitting"
         uses = f"{rows:,} prompts: {chosen_on}, {len(task.test):,} to judge"
-    effect = smallest_effect(len(task.test), is_share=reward.label in SHARES)
+    effect = smallest_effect(len(task.test), is_share=is_share(reward.label))
     parts = [f"{uses} (shows effects above about {effect})"]
     if labels is not None:
         examples = [*task.train[:limit], *task.validation, *task.test]
@@ -162,7 +162,6 @@ class Conclusion:
         indent = _indent(self.verdict)
         room = width - indent
         statements = list(self.statements)
-        lines = []
         if len(self.verdict) > LONGEST_BESIDE:
             headline = f"{self.verdict}  {statements.pop(0)}"
             lines = wrapped(headline, width, indent=indent).split("\n")
@@ -181,9 +180,11 @@ class Conclusion:
         tail += _labelled("next", _step_lines(self.steps, room), indent)
         examples = [f"{'':{indent}}{line}" for line in example_lines(self.examples, room)]
         free = MOST_LINES - len(lines) - len(tail)
-        if len(examples) + 2 <= free:
-            return [*lines, *_between(examples), *tail]
-        return [*lines, *examples[: max(free, 0)], *tail]
+        if len(examples) + 2 > free:
+            return [*lines, *examples[: max(free, 0)], *tail]
+        if examples:
+            lines += ["", *examples]
+        return [*lines, "", *tail]
 
     def __str__(self) -> str:
         return "\n".join(self.lines())
@@ -204,13 +205,6 @@ def _sentence_lines(text: str, room: int) -> list[str]:
 def _wrapped(line: str, room: int) -> list[str]:
     """The line, broken between words where it is too long."""
     return wrapped(line, room, indent=2).split("\n")
-
-
-def _between(examples: Sequence[str]) -> list[str]:
-    """Examples with a blank line on either side; one blank line where there are none."""
-    if examples:
-        return ["", *examples, ""]
-    return [""]
 
 
 def _labelled(label: str, texts: Sequence[str], indent: int) -> list[str]:

@@ -5,9 +5,11 @@ STORE = "rollouts.db"
 RESULT = "result.json"
 BIAS = "bias.json"
 LEARNED = "learned.json"
+EVALUATION = "evaluation.json"
+ANALYSIS = "analysis.json"
 REPORT = "report.html"
 """The page that ``blb report`` makes of a run's folder."""
-FIT_FILES = (RESULT, BIAS, LEARNED, "evaluation.json", "analysis.json", REPORT)
+FIT_FILES = (RESULT, BIAS, LEARNED, EVALUATION, ANALYSIS, REPORT)
 """What a fit writes into its folder, and what is about that; the most important first."""
 RUNS = "runs"
 """The folder of all runs."""

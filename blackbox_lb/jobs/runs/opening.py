@@ -63,7 +63,7 @@ def prices_of(session: Session, price: str | None, table: Path | None) -> Prices
 
 
 def price_model(
-    budget: SpendLimit, session: Session, price: str | None = None, table: Path | None = None
+    budget: SpendLimit, session: Session, price: str | None, table: Path | None
 ) -> None:
     """Give the budget the prices of the model.
 
@@ -76,7 +76,7 @@ def price_model(
 
 
 def price_judge(
-    budget: SpendLimit, reward: Reward, table: Path | None = None, *, takes_price: bool = True
+    budget: SpendLimit, reward: Reward, table: Path | None, *, takes_price: bool = True
 ) -> None:
     """Give the budget the prices of the reward's judge, if it has one.
 
@@ -230,7 +230,7 @@ def trials_in(
 
 @asynccontextmanager
 async def recorded(
-    trials: Trials, record: Manifest, opening: Callable[[], None] = lambda: None
+    trials: Trials, record: Manifest, opening: Callable[[], None]
 ) -> AsyncIterator[None]:
     """Inside, changes of the answering system are watched for, and the run is recorded in run.json.
 
@@ -273,22 +273,22 @@ async def open_run(
     command: str,
     report: Reporter,
     budget: SpendLimit,
+    elsewhere: Sequence[str],
+    results: RunResults | None,
+    announce: Callable[[Trials], None],
     bias: Bias | None = None,
-    elsewhere: Sequence[str] = (),
     more: Mapping[str, str | None] | None = None,
-    results: RunResults | None = None,
-    announce: Callable[[Trials], None] = lambda trials: None,
 ) -> AsyncIterator[Trials]:
     """Trials of ``session`` in the folder of a run, which is locked and recorded in run.json;
     prices and limits count, and changes of the answering system are watched for.
 
     Args:
         command: its name in the record.
-        bias: one that the model's tokenizer and the provider must take.
         elsewhere: sources of rollouts to read beside the run's own store.
-        more: settings for the record beyond those of every run.
-        results: what is written into the run's folder.
+        results: what is written into the run's folder; None for nothing.
         announce: called before the first request of the session's account.
+        bias: one that the model's tokenizer and the provider must take.
+        more: settings for the record beyond those of every run.
 
     Raises:
         InputError: a limit on the cost of a model whose price is not known; or a run that is

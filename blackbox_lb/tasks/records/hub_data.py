@@ -18,8 +18,8 @@ from urllib.parse import urlsplit
 from blackbox_lb.errors import DataError, InputError
 from blackbox_lb.literals import Split
 from blackbox_lb.safety.files import is_folder
-from blackbox_lb.safety.printable import first_line, shorten
-from blackbox_lb.safety.untrusted import open_regular
+from blackbox_lb.safety.printable import first_line, shell_line, shorten
+from blackbox_lb.safety.untrusted import open_regular, text_of_file
 from blackbox_lb.tasks.records.records import (
     MAX_BYTES,
     SUFFIXES,
@@ -228,17 +228,35 @@ def _loaded(spec: str, path: str, config: str | None) -> Any:
     except (
         Exception
     ) as error:  # missing, gated, without a config, unreadable: each has its own type
+        if is_folder(path):
+            reason = first_line(error.__cause__ or error)
+            raise InputError(_unreadable(Path(path), reason)) from error
         reason = first_line(error)
         if isinstance(error, datasets.exceptions.DatasetGenerationError):
             reason = first_line(error.__cause__ or error)
         where = ""
-        if not online and not is_folder(path):
+        if not online:
             where = " (the hub does not answer and the cache does not have it)"
         raise InputError(
             f"the data set {spec} cannot be loaded{where}: {reason}; check name and config"
             " (hf:OWNER/NAME/CONFIG), log in where it is gated (hf auth login), or give its files"
             " with ``data``"
         ) from error
+
+
+def _unreadable(folder: Path, reason: str) -> str:
+    """Why a folder cannot be read, and what to do: the library reads files in UTF-8 alone."""
+    for path in sorted(folder.rglob("*")):
+        if not path.is_file() or path.suffix.lower() not in SUFFIXES:
+            continue
+        try:
+            text_of_file(path.read_bytes())
+        except ValueError as problem:
+            return f"{path}: {problem} {shell_line(path)} > NEW{path.suffix}"
+    return (
+        f"the folder {folder} cannot be read: {reason}; give its files with ``data``,"
+        " ``validation_data`` and ``test_data``"
+    )
 
 
 def _records(name: Path, table: Any) -> Iterator[Record]:

@@ -233,6 +233,7 @@ def test_results_about_something_else_are_not_replaced(
         assert "report.html" in repeated.stdout, "the page is of the results before"
         assert not any("completions" in path for path, _ in server.calls[sent:])
         before = {file: (folder / file).read_bytes() for file in files}
+        (folder / "replaced-2").mkdir()  # of an earlier one that was replaced, and removed since
         other = command(name, server, "accuracy", *small, "--restart")
         assert other.exit_code == 0, other.output
         assert {

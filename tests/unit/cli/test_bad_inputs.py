@@ -303,6 +303,10 @@ def settings_cases() -> Iterator[Case]:
         yield Case(f"found settings {name}", ("show", "bias.json"), beside)
     yield Case("settings missing", ("--config", "none.toml", "show", "bias.json"), GOOD_BIAS)
     yield Case("settings folder", ("--config", ".", "show", "bias.json"), GOOD_BIAS)
+    zero: dict[str, Content] = {"my.toml": '[fit]\ndata = "a\\u0000b"\n'}
+    yield Case("settings zero byte", ("--config", "my.toml", "fit", "--reward", "length"), zero)
+    asked_to_write = ("init", "--yes", "--task", "capitals", "--out", "folder.toml", "--force")
+    yield Case("settings over a folder", asked_to_write, {"folder.toml/file": ""})
     asked = ("collect", "--provider", "llamacpp", "--base-url", NOWHERE, "--data", "d.jsonl")
     for name, table in (
         ("file", '[collect]\nreward = "rewards:score"\n'),
@@ -342,6 +346,15 @@ WORDS: tuple[tuple[str, ...], ...] = (
     ("export", "bias.json", "--format", "json", "--provider", "openai"),
     ("score", "none.db", "--task", "capitals", "--reward", "length"),
     ("analyze", "none.json"),
+    ("runs", "long:" + "x" * 300),
+    ("show", "long:" + "x" * 300),
+    ("score", "long:" + "x" * 300, "--task", "capitals", "--reward", "length"),
+    ("fit", "--data", "long:" + "x" * 300, "--reward", "length"),
+    (*CAPITALS, "--max-cost", "nan"),
+    ("try", "bias.json", "hello", "--temperature", "nan"),
+    ("words", "lamp", "--value", "inf", "--dry-run"),
+    ("check", "bia.json", *CAPITALS[1:]),
+    ("doctor", "--bias", "bias.json", "--save", "mine.toml"),
 )
 ADDRESSES = (
     "", "host", "ftp://host", "http://", "http://host:99999", "http://[::1", "http://ada:secret-word@host/v1",

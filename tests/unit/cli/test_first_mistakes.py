@@ -5,6 +5,7 @@ or simply works.
 from __future__ import annotations
 
 import csv
+import os
 from pathlib import Path
 
 import pytest
@@ -57,6 +58,37 @@ def test_a_wrong_name_gets_the_right_one(words: tuple[str, ...], facts: tuple[st
     """A provider, a missing model, a missing or misspelt reward, a task, a label, a command."""
     said = refused(*words)
     assert all(fact in said for fact in facts), said
+
+
+LONG = "lamp, " * 100
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("words", LONG, "--provider", "vllm", "--dry-run"),
+        (*FIT, "--provider", "vllm", "--reward", f"avoid:{LONG}"),
+        (*FIT, "--provider", "local", "--labels", "yes,no", "--question", LONG),
+        ("--config", "above/blb.toml", *FIT, "--provider", "vllm"),
+    ],
+)
+def test_a_text_too_long_for_a_file_name_is_none(words: tuple[str, ...]) -> None:
+    """A list of words, a question, and a template that ends in the name of a file."""
+    Path("above").mkdir()
+    Path("above/blb.toml").write_text(
+        f'[fit]\nprompt_template = "{{prompt}} {LONG} see notes.txt"\n'
+    )
+    result = blb(*words)
+    assert result.exit_code == 0, result.output
+
+
+def test_a_working_directory_that_is_gone_is_said(folder: Path) -> None:
+    """Another program removed it."""
+    gone = folder / "gone"
+    gone.mkdir()
+    os.chdir(gone)
+    gone.rmdir()
+    assert "the working directory is not there any more" in refused("show")
 
 
 def test_columns_of_other_names_are_offered_as_options() -> None:

@@ -254,6 +254,10 @@ def test_init_without_questions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert "--force" in refused(*given, "--task", "capitals")
     assert blb(*given, "--task", "capitals", "--force").exit_code == 0
     assert find_settings().tables["defaults"]["model"] == "gpt-4o-mini"
+    assert blb(*given, "--task", "capitals", "--max-tokens", 9, "--force").exit_code == 0
+    assert find_settings().tables["defaults"]["max_tokens"] == 9
+    columns = ("--task", "capitals", "--prompt-column", "text", "--force")
+    assert "--prompt-column is about the columns of a file" in refused(*given, *columns)
     assert "sk-nobody" not in (tmp_path / "blb.toml").read_text()
 
 

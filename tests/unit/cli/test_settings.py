@@ -244,8 +244,9 @@ def test_a_file_of_somebody_else_is_not_found_but_named(
     (tmp_path / "blb.toml").write_text("[fit]\nseed = 1\n")
     monkeypatch.setattr("os.getuid", lambda: (tmp_path / "blb.toml").stat().st_uid + 4711)
     monkeypatch.setattr("blackbox_lb.cli.settings.ROOT", -1)
+    monkeypatch.chdir(tmp_path)
     with raises_naming(InputError, "blb.toml", "blb --config"):
-        find_settings(start=tmp_path)
+        find_settings()
     assert find_settings(tmp_path / "blb.toml").tables == {"fit": {"seed": 1}}
 
 

@@ -5,6 +5,7 @@ groups of commands.
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -58,7 +59,7 @@ def test_try_shows_both_answers(server: ExactServer, folder: Path) -> None:
         assert result.exit_code == 0, result.output
         assert result.stdout.count("prompt  question") == 2
         assert result.stdout.count("biased  ") == 2
-    (row,) = json.loads(blb(*call, "q", "--json").stdout)["answers"]
+    (row,) = json.loads(blb(*call, "q " * 200, "--json").stdout)["answers"]
     assert row["base"] != row["biased"] or not Bias.load(folder / "bias.json").entries
 
 
@@ -132,7 +133,7 @@ def test_a_run_and_its_bias_file_are_one_argument(
     commands: list[tuple[str, ...]] = [
         ("show",),
         ("export", "--format", "json"),
-        ("try", "one two", *asking(server)),
+        ("try", "one two " * 50, *asking(server)),
         ("compile", "--entries", "2", "--out", "compiled.json"),
     ]
     for name, *rest in commands:
@@ -193,9 +194,29 @@ def test_the_moved_tokens_are_found_in_the_text() -> None:
     assert moved(["A", "si", "a"], "Europe") == []
 
 
+def test_the_newest_run_is_found_by_its_date(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever was copied last. A result that was written before that date is not read."""
+    monkeypatch.chdir(tmp_path)
+    result = json.loads((folder / "result.json").read_text())
+    dates = {"old": "2026-01-01", "new": "2026-03-01", "copied": "2026-02-01", "damaged": ""}
+    for name, date in dates.items():
+        shutil.copytree(folder, tmp_path / "runs" / name)
+        result["provenance"]["date"] = f"{date}T00:00:00+00:00"
+        text = json.dumps(result) if date else "{"
+        (tmp_path / "runs" / name / "result.json").write_text(text)
+    os.utime(tmp_path / "runs" / "damaged" / "result.json", (0, 0))
+    shown = blb("show")
+    assert "newest run: runs/new" in shown.stderr, shown.output
+    os.utime(tmp_path / "runs" / "damaged" / "result.json")
+    assert "runs/damaged/result.json" in refused("show")
+
+
 def test_runs_lists_finished_fits(folder: Path, tmp_path: Path) -> None:
     """The newest first, by their own files; other folders are none; two names stand side by side,
-    and so does a fit that was not judged. A damaged record of a run leaves out the cost alone.
+    and so does a fit that was not judged. A damaged record of a run leaves out the cost alone, a
+    damaged result its run.
     """
     rows = json.loads(blb("runs", folder.parent, "--json").stdout)["runs"]
     assert [row["folder"] for row in rows] == [str(folder)]
@@ -215,6 +236,10 @@ def test_runs_lists_finished_fits(folder: Path, tmp_path: Path) -> None:
     assert (row["verdict"], row["dollars"]) == ("UNVERIFIED", None)
     (tmp_path / "result.json").write_text('{"verdict": [{}]}')
     assert "result.json" in refused("runs", tmp_path)
+    shutil.copytree(folder, tmp_path / "whole")
+    listed = blb("runs", tmp_path)
+    assert "1 run\n" in listed.stdout
+    assert "left out: " in listed.stderr
 
 
 def test_a_dry_run_asks_nothing(

@@ -140,6 +140,8 @@ def test_a_bias_that_nobody_sampled_is_refused(
     assert "there is no folder" in refused(
         "analyze", folder / "bias.json", "--out", tmp_path / "no"
     )
+    (tmp_path / "analysis.json").mkdir()
+    assert "cannot write" in refused("analyze", folder / "bias.json", "--out", tmp_path)
     own = tmp_path / "own.toml"
     own.write_text(
         'extends = "llamacpp"\nname = "llamacpp"\n[logprobs]\nmeaning = "unknown"\nend_token_listed'

@@ -14,10 +14,11 @@ from click.testing import Result
 from blackbox_lb.bias.document import Bias
 from blackbox_lb.bias.records import Entry
 from blackbox_lb.bias.request_bias import RequestBias
-from blackbox_lb.jobs.evaluation.policies import BestOf
+from blackbox_lb.jobs.evaluation.compare import unresolvable
+from blackbox_lb.jobs.evaluation.policies import BestOf, Policy
 from blackbox_lb.jobs.evaluation.run import unranked
 from blackbox_lb.providers.profile import load_profile
-from blackbox_lb.rollouts.judging.verdict import Setting
+from blackbox_lb.rollouts.judging.verdict import SAMPLED, Setting
 from blackbox_lb.vocabulary.tokenizer import PROBE_TEXT, fingerprint
 from tests.support.commands import asking, blb, options
 from tests.support.exact import ExactModel, ExactServer
@@ -180,3 +181,12 @@ def test_the_best_is_told_by_the_base_model_only(
     told = unranked(trials, setting, policy)
     assert (told is None) == (why is None)
     assert (why or "") in (told or "")
+
+
+@pytest.mark.parametrize(
+    ("rows", "fact"), [(8, "give 10 test prompts or more"), (600, "judge fewer biases at a time")]
+)
+def test_enough_prompts_are_named_where_any_number_is(rows: int, fact: str) -> None:
+    """Ten show the clearest difference among eight comparisons; among more than 500 none do."""
+    (sentence,) = unresolvable(5, [(SAMPLED, Policy())], {"primary": rows})
+    assert fact in sentence

@@ -14,6 +14,7 @@ from click.testing import Result
 import blackbox_lb
 from blackbox_lb.bias.document import Bias
 from blackbox_lb.bias.records import Entry
+from blackbox_lb.bias.request_bias import to_request_bias, to_vector
 from blackbox_lb.errors import AuthenticationFailed
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.types import Completion, Prompt
@@ -201,6 +202,8 @@ def test_the_table_names_the_bias_of_the_run(
         ("", ("--setting", "temperature=0.7"), "none of them to be scored, chosen here and of"),
         ("", ("--setting", "warm"), "cannot deploy with 'warm'"),
         ("", ("--per-completion", "/nowhere/x.jsonl"), "cannot write /nowhere/x.jsonl"),
+        ("", ("--decisions", "--examples", 3), "--examples is about completions"),
+        ("", ("--abstain-below", 0.5), "give --decisions, too"),
     ],
 )
 def test_what_cannot_be_scored_is_explained(
@@ -263,6 +266,43 @@ def test_a_missing_key_of_a_judge_is_said_before_anything_is_drawn(
             data, reward=reward, out=tmp_path / "run", **where, max_tokens=8, quiet=True
         )
     assert not [path for path, _ in server.calls if path.endswith("/completions")]
+
+
+def test_a_bias_that_the_store_has_by_its_hash_has_no_count_of_entries(
+    score: Callable[..., Result], tmp_path: Path
+) -> None:
+    """One that keeps phrases out has the name of the run's file, and its vector alone another."""
+    entries = tuple(Entry(id=int(token), text="x", bias=value) for token, value in BIAS)
+    bias = Bias(
+        provider="p",
+        model="m",
+        tokenizer="t",
+        reward="length",
+        estimator="e",
+        phrases=("a lone lamp",),
+        entries=entries,
+    )
+    bias.save(tmp_path / "bias.json")
+    with RolloutStore(tmp_path / "rollouts.db") as made:
+        for drawn_with in (to_request_bias(bias), to_vector(bias)):
+            asked = settings([]) | {"bias": drawn_with.store_key}
+            made.add(asked, Prompt.user("Chad"), 0, completion("Abuja", 8))
+    found = groups(score(tmp_path, "length", "--json"))
+    policies = {row["policy"]: row["entries"] for row in found}
+    assert policies == {"bias.json": None, "bias.json vector, 2 entries": 2}
+
+
+@pytest.mark.parametrize("missing", ["model", "bias", "sampling", "temperature"])
+def test_a_store_made_by_hand_is_refused_by_what_it_lacks(
+    score: Callable[..., Result], tmp_path: Path, missing: str
+) -> None:
+    """With the name of the setting."""
+    asked = settings([])
+    for row in (asked, asked["sampling"]):
+        row.pop(missing, None)
+    with RolloutStore(tmp_path / "rollouts.db") as made:
+        made.add(asked, Prompt.user("Chad"), 0, completion("Abuja", 8))
+    assert f"have no {missing}" in refusal(score(tmp_path, "length"))
 
 
 def test_wanted_shares_are_scored_over_all_completions(tmp_path: Path) -> None:

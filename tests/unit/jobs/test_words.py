@@ -10,6 +10,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
+from blackbox_lb.api.limits.concurrency import run_all
 from blackbox_lb.api.session import Session
 from blackbox_lb.bias.document import Bias
 from blackbox_lb.bias.phrases import PhraseList
@@ -124,6 +125,21 @@ def test_bad_input_is_refused_before_a_request(server: ExactServer, words: Path)
     assert names(dry.stdout, "5 lines", "about 20 requests")
     assert server.requests == []
     assert not out.exists()
+
+
+def test_requests_in_flight_are_those_that_were_asked_for(
+    server: ExactServer, words: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not the provider's number."""
+    numbers: list[int] = []
+
+    async def run_some(items: Any, one: Any, in_flight: int, *more: Any) -> None:
+        numbers.append(in_flight)
+        await run_all(items, one, in_flight, *more)
+
+    monkeypatch.setattr("blackbox_lb.jobs.words.run_all", run_some)
+    written(server, words, "--concurrency", 3, "--prompts", 4)
+    assert numbers == [3]
 
 
 def session_of(texts: Mapping[int, bytes]) -> Session:

@@ -110,6 +110,14 @@ def test_images_are_not_looked_at(datasets: Any, tmp_path: Path) -> None:
     assert load_examples(tmp_path / "a.parquet")[0].answers == ("x",)
 
 
+def test_a_folder_in_another_encoding_is_refused_by_its_file(tmp_path: Path) -> None:
+    """With the command that helps."""
+    for name, text in (("train", "prompt,answer\np,a\n"), ("test", "prompt,answer\né,a\n")):
+        (tmp_path / f"{name}.csv").write_bytes(text.encode("cp1252"))
+    with raises_naming(InputError, "test.csv", "line 2", "iconv -f WINDOWS-1252"):
+        load_task(data=tmp_path)
+
+
 def test_numbered_classes_are_read_by_their_names(datasets: Any, tmp_path: Path) -> None:
     """The answers are the names that the file has for its numbers, alone, in a list and in an
     object; -1 and null are no label. The note names the classes.
