@@ -122,10 +122,10 @@ class SettingsFile:
         keys = set(options) if table != SHARED else set(options).union(*_all_keys())
         if key not in keys:
             where = "no command has an option"
-            listed = "blb COMMAND --help"
+            listed = "blb COMMAND --help-all"
             if table != SHARED:
                 where = f"blb {table} has no option"
-                listed = f"blb {table} --help"
+                listed = f"blb {table} --help-all"
             raise InputError(
                 f"{self.path}: [{table}] {raw}: {where}"
                 f" --{raw.replace('_', '-')}{did_you_mean(key, keys)}; {listed} lists the options"

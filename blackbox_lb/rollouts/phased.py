@@ -30,7 +30,7 @@ def check_continues(session: Session, phases: Phases) -> None:
         raise InputError(
             f"{session.profile.name} is not known to continue token ids, and another split of the"
             " same text would be another prompt: a bias with phases cannot be drawn there; use"
-            " vllm, llamacpp or local, or leave out ``phases``"
+            " vllm, llamacpp, local, or sglang with its ``tokenizer``, or leave out ``phases``"
         )
     exact = session.vocabulary is not None or session.profile.tokens.bytes_exact
     if not exact and not (phases.until + phases.back).isascii():

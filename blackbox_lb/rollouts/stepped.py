@@ -44,8 +44,8 @@ def check_keeps_out(profile: Profile, vocabulary: object) -> None:
     if not profile.follows_ids(vocabulary):
         raise InputError(
             f"{profile.name} is not known to continue token ids, so completions without phrases"
-            " cannot be drawn and judged there; use vllm, llamacpp or local, or a bias without"
-            " phrases"
+            " cannot be drawn and judged there; use vllm, llamacpp, local, or sglang with its"
+            " ``tokenizer``, or a bias without phrases"
         )
 
 

@@ -43,12 +43,13 @@ def check_command(options: CheckOptions) -> None:
     """Say whether a bias can mend a decision, before a fit is paid for.
 
     Looks at the greedy answers of at most 60 training prompts and at one list of next tokens each,
-    120 short requests at most, and gives one of three answers: a fixed bias can, with the share of
-    right answers to expect; only one that depends on the prompt can; or none can, and why (already
-    right, the right answer is not listed, the model does not distinguish the labels). Lists tell of
-    the first token: where greedy answers that begin with a label are wrong by what follows it, it
-    says so, and what to do. blb fit --learn-from answers reads the same lists from the store of
-    --out.
+    120 short requests at most. It says YES where a fixed bias can, with the share of right answers
+    to expect; BY PROMPT where only one that depends on the prompt can; PERHAPS where a bias can
+    begin the answers right; NOT SHOWN TO PAY where always giving the commonest label is as good;
+    NOT NEEDED where the answers are right already; else NO, and why (the right answer is not
+    listed, the model does not distinguish the labels). Lists tell of the first token: where greedy
+    answers that begin with a label are wrong by what follows it, it says so, and what to do. blb
+    fit --learn-from answers reads the same lists from the store of --out.
 
     With --decide only the lists are asked for, and the answers are: one shift of the opening's
     tokens can mend the decision; it can choose another point by a --goal, but is not shown to be

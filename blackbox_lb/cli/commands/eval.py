@@ -53,8 +53,8 @@ class EvalOptions(TaskSettings, DecisionSettings, JudgingSettings, TrialOptions,
         False,
         HelpGroup.FIRST,
         "Try what one would do instead of a bias, as it suits the task. Labels: labels only, batch"
-        " calibration, 4 examples, a classifier by words. Calls of tools: an instruction, and a"
-        " threshold with 2 requests. Text: an instruction by the reward, and a lower temperature.",
+        " calibration, 4 examples, a classifier by words. Calls of tools: an instruction."
+        " Text: an instruction by the reward, and a lower temperature.",
     )
     go_on: bool = setting(
         False,

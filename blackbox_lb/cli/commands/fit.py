@@ -96,6 +96,7 @@ def fit_command(options: FitOptions) -> None:
 
 def _dry_run(options: FitOptions, task: Task, reward: Reward, plan: Plan) -> None:
     """Print what the fit would ask for at most; no server is asked, and nothing is written."""
+    from blackbox_lb.api.transport.channel import address_of
     from blackbox_lb.jobs.fitting.demand import fit_forecast, shorter_plan
     from blackbox_lb.jobs.forecast import RequestSettings, likely_seconds
     from blackbox_lb.jobs.records.run_record import earlier_pace
@@ -109,6 +110,9 @@ def _dry_run(options: FitOptions, task: Task, reward: Reward, plan: Plan) -> Non
     if endpoint != "decisions":
         profile.check_model(options.model)
     profile.endpoint(endpoint)
+    profile.require(_needs(plan), "the run", options.model)
+    if options.base_url is not None:
+        address_of(profile, options.base_url)
     listed = TOP_LOGPROBS if options.top_logprobs is None else options.top_logprobs
     settings = RequestSettings(
         profile, endpoint, reward.max_tokens, listed, options.seed, task.stop
@@ -203,6 +207,11 @@ def _fit(options: FitOptions, task: Task, reward: Reward, plan: Plan, folder: Pa
     check_written(unwritten)
 
 
+def _needs(plan: Plan) -> tuple[str, ...]:
+    """The rows of the profile that a fit must know."""
+    return () if plan.question is not None else SAMPLING_WITH_A_BIAS
+
+
 async def _fitted(
     options: FitOptions, task: Task, reward: Reward, plan: Plan, budget: SpendLimit
 ) -> tuple[Fitted, tuple[AnswerPair, ...], list[str]]:
@@ -217,8 +226,6 @@ async def _fitted(
     from blackbox_lb.jobs.runs.answers import answer_pairs
     from blackbox_lb.jobs.runs.opening import results_of
 
-    needs = () if plan.question is not None else SAMPLING_WITH_A_BIAS
-
     def shorter(trials: Trials, second: float, share: float) -> str:
         return shorter_plan(RequestSettings.of(trials), task, plan, reward, second, share)
 
@@ -227,7 +234,7 @@ async def _fitted(
         task,
         reward,
         budget,
-        needs=needs,
+        needs=_needs(plan),
         expected=lambda trials: fit_forecast(RequestSettings.of(trials), task, plan, reward),
         elsewhere=options.rollouts,
         results=results_of(options, reward, FIT_FILES),

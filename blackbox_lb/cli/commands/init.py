@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 LOCAL = "local"
 MORE = """
-# Any option of a command may stand here, under [fit], [eval], ... or for all of them above; blb COMMAND --help lists them.
+# Any option of a command may stand here, under [fit], [eval], ... or for all of them above; blb COMMAND --help-all lists them.
 # The command line goes first, then variables such as BLB_FIT_TAU, then this file. Relative paths start at its folder.
 # [fit]
 # tau = [0.25, 0.5, 1.0]

@@ -121,14 +121,17 @@ def _overview(profiles: list[Profile]) -> None:
     )
     echo(
         "key: the environment variable. learns from: samples, given answers (labels: of one token),"
-        " by the logprobs of a token.\ntakes a bias: most entries, their range in nats, whole"
-        " numbers where it takes no fractions.\nproven by: the weakest evidence of token ids,"
-        " neutral sampling and the bias; unknown: a guess, which is\nnot used until blb doctor has"
-        " seen it. All that is known of one: blb providers NAME"
+        " by the logprobs of\na token; or decisions, the probabilities of options. takes a bias:"
+        " most entries, their range in nats, whole\nnumbers where it takes no fractions. proven"
+        " by: the weakest evidence of token ids, neutral sampling and the\nbias, or of decisions;"
+        " unknown: a guess, which is not used until blb doctor has seen it.\nAll that is known of"
+        " one: blb providers NAME"
     )
 
 
 def _learns_from(profile: Profile) -> str:
+    if not profile.endpoints:
+        return "decisions"
     several = profile.reference is not None or profile.answers.continues is not False
     limit = _most(profile.logprobs.limit)
     if several:
@@ -137,6 +140,8 @@ def _learns_from(profile: Profile) -> str:
 
 
 def _takes(profile: Profile) -> str:
+    if not profile.endpoints:
+        return "none"
     rules = profile.bias
     entries = _most(rules.entries)
     if not rules.fractions:
@@ -145,9 +150,10 @@ def _takes(profile: Profile) -> str:
 
 
 def _proven(profile: Profile) -> str:
-    if not all(map(profile.is_known, NEEDED)):
+    needed = NEEDED if profile.endpoints else ("decisions",)
+    if not all(map(profile.is_known, needed)):
         return "unknown"
-    evidence = [evidence_of(profile, row) for row in NEEDED]
+    evidence = [evidence_of(profile, row) for row in needed]
     best = [
         min(map(list(GRADES).index, proof[1].grade.split(", "))) if proof else len(GRADES)
         for proof in evidence

@@ -6,6 +6,7 @@ import shlex
 from typing import TypeVar
 
 from blackbox_lb.api.wire.decisions import check_questions
+from blackbox_lb.bias.document import MAX_PHRASES
 from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.inputs.sweep import ANSWERS_L2, DEFAULT_L2, Sweep
 from blackbox_lb.jobs.decisions.goal import DecisionGoal
@@ -124,10 +125,16 @@ def completed(plan: P, task: Task, reward: Reward, *, needs_samples: bool = Fals
 def check_phrases(plan: Plan) -> None:
     """Check the phrases of a plan, and that its server can step back from them.
 
-    Raises InputError: the list is wrong, or the server cannot.
+    Raises InputError: the list is wrong or longer than a bias file takes, or the server cannot.
     """
     if plan.parsed_phrases is None:
         return
+    number = len(plan.parsed_phrases.lines)
+    if number > MAX_PHRASES:
+        raise InputError(
+            f"--phrases has {number:,} phrases, and a bias file holds at most {MAX_PHRASES:,};"
+            " shorten the list"
+        )
     profile = load_profile(plan.provider)
     check_steps_back(profile, plan.endpoint or profile.first_endpoint)
 

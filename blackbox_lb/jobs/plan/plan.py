@@ -216,7 +216,8 @@ class Plan(TaskSettings, DecisionSettings, CollectionSettings, JudgingSettings, 
         ' {"yes": {"no": 5}, "no": {"yes": 1}}, the right label first); or an operating point of'
         " --positive: recall@precision=.95, precision@recall=.9, rate=.2. What a point promises"
         " (precision and recall at least, rate at most) holds on fresh prompts with 95 %"
-        " confidence, or the fit says that no point does.",
+        " confidence, or the fit says that no point does. Of a --question: log-loss, or"
+        " error<=.05, a promise on the decisions that are not left out.",
         "--objective",
         "--goal",
         metavar="GOAL",

@@ -310,24 +310,12 @@ def _price(value: str) -> str:
 
 
 class LimitSettings(SpendingSettings):
-    """The limits on spending, the price, and the rule for changes under way."""
+    """The limits on spending, and the price."""
 
     price: Annotated[str, AfterValidator(_price)] | None = setting(
         None,
         HelpGroup.LIMITS,
         "PROMPT,COMPLETION in US dollars for a million tokens, as in 0.15,0.60.",
-    )
-    on_drift: OnDrift | None = setting(
-        None,
-        HelpGroup.LIMITS,
-        "Stop when another model or system answers, or note it and go on. [default: stop; systems"
-        " of a provider with many: note]",
-    )
-    restart: bool = setting(
-        False,
-        HelpGroup.LIMITS,
-        "Go on in --out with other settings than those of a run that was not finished, or whose"
-        " results lie there; these are put aside.",
     )
 
 
@@ -360,3 +348,16 @@ class FolderSettings(QuietSettings):
 
 class TrialSettings(ModelSettings, SamplingSettings, LimitSettings, FolderSettings):
     """Everything for drawing completions, without the task."""
+
+    on_drift: OnDrift | None = setting(
+        None,
+        HelpGroup.LIMITS,
+        "Stop when another model or system answers, or note it and go on. [default: stop; systems"
+        " of a provider with many: note]",
+    )
+    restart: bool = setting(
+        False,
+        HelpGroup.LIMITS,
+        "Go on in --out with other settings than those of a run that was not finished, or whose"
+        " results lie there; these are put aside.",
+    )

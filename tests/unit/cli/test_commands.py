@@ -43,6 +43,8 @@ def test_providers() -> None:
     """
     overview = blb("providers").output
     assert all(name in overview for name in ("llamacpp", "local", "vllm"))
+    (decides,) = (line.split() for line in overview.splitlines() if "typesafe" in line)
+    assert decides == ["typesafe", "TYPESAFE_API_KEY", "decisions", "none", "recorded", "traffic"]
     detail = blb("providers", "vllm").output
     assert "replaces the last" in detail
     assert 'grade = "L"' in detail

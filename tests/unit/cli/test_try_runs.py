@@ -237,15 +237,17 @@ def test_runs_lists_finished_fits(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "result.json").write_text('{"verdict": [{}]}')
     assert "result.json" in refused("runs", tmp_path)
     shutil.copytree(folder, tmp_path / "whole")
-    listed = blb("runs", tmp_path)
-    assert "1 run\n" in listed.stdout
-    assert "left out: " in listed.stderr
+    incomplete = blb("runs", tmp_path)
+    assert "1 run\n" in incomplete.stdout
+    assert "left out: " in incomplete.stderr
 
 
 def test_a_dry_run_asks_nothing(
     server: ExactServer, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Splits, requests and dollars, without a folder, a store or a request."""
+    """Splits, requests and dollars, without a folder, a store or a request; what a fit refuses is
+    refused.
+    """
     monkeypatch.chdir(tmp_path)
     before = len(server.requests)
     words = small_fit(server, data, "--dry-run", "--price", "1,2", "--json")
@@ -259,6 +261,12 @@ def test_a_dry_run_asks_nothing(
     said = blb("fit", *task, "--dry-run")
     assert said.exit_code == 0, said.output
     assert "Africa" in said.stdout
+    for change, fact in (
+        ({"base_url": "http://127.0.0.1:9/v1/chat/completions"}, "/chat/completions"),
+        ({"provider": "openai", "model": "gpt-4.1"}, "nobody has proven"),
+    ):
+        task = options(**{"provider": "vllm", "task": "continents", "reward": "accuracy"} | change)
+        assert fact in refused("fit", *task, "--dry-run")
 
 
 def test_rivals_and_a_bias_are_one_sorted_table(

@@ -117,7 +117,8 @@ def test_each_list_gains_the_tokens_that_it_lacks_at_their_bound() -> None:
     rows = 5_000
     many = FirstLists(np.zeros((rows, 1), np.int32), np.full((rows, 1), -1.0))
     tracemalloc.start()
-    assert many.with_tokens(np.zeros(0, np.int64), np.arange(rows)[:, None]).ids.shape == (rows, 2)
+    wider = many.with_tokens(np.zeros(0, np.int64), [np.array([row]) for row in range(rows)])
+    assert wider.ids.shape == (rows, 2)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < 20e6
