@@ -111,10 +111,10 @@ def test_images_are_not_looked_at(datasets: Any, tmp_path: Path) -> None:
 
 
 def test_a_folder_in_another_encoding_is_refused_by_its_file(tmp_path: Path) -> None:
-    """With the command that helps."""
-    for name, text in (("train", "prompt,answer\np,a\n"), ("test", "prompt,answer\né,a\n")):
+    """With the command that helps, where its files are not named after splits."""
+    for name, text in (("first", "prompt,answer\np,a\n"), ("second", "prompt,answer\né,a\n")):
         (tmp_path / f"{name}.csv").write_bytes(text.encode("cp1252"))
-    with raises_naming(InputError, "test.csv", "line 2", "iconv -f WINDOWS-1252"):
+    with raises_naming(InputError, "second.csv", "line 2", "iconv -f WINDOWS-1252"):
         load_task(data=tmp_path)
 
 
