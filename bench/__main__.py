@@ -59,7 +59,7 @@ def run(name: str, folder: Path) -> dict[str, Any] | None:
     "--store", is_flag=True, help="Keep the ratios as those that later runs are compared with."
 )
 def main(only: tuple[str, ...], out: Path | None, store: bool) -> None:
-    """Run the benchmarks at small sizes, about fifteen minutes, and compare; exit code 1 where a
+    """Run the benchmarks at small sizes, three to four minutes, and compare; exit code 1 where a
     ratio is worse by a fifth, is missing, or was measured with other options.
     """
     stored = json.loads(STORED.read_text(encoding="utf-8"))
