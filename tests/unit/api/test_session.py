@@ -26,7 +26,6 @@ from blackbox_lb.errors import (
     ServerFailed,
 )
 from blackbox_lb.providers.profile import load_profile
-from blackbox_lb.safety.http import retries
 from blackbox_lb.safety.http.clients import HttpRequest
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.types import Prompt, Sampling
@@ -40,9 +39,11 @@ Answer = Callable[[HttpRequest], Reply]
 HELLO = [{"token": "Hello", "bytes": list(b"Hello"), "logprob": -0.5, "top_logprobs": []}]
 
 
+pytestmark = pytest.mark.usefixtures("quick_retries", "tiktoken_cache")
+
+
 @pytest.fixture(autouse=True)
-def _machine(monkeypatch: pytest.MonkeyPatch, tiktoken_cache: Path) -> None:
-    monkeypatch.setattr(retries, "retry_pause", lambda state: 0.0)
+def _machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "k")
     monkeypatch.setenv("AZURE_OPENAI_API_KEY", "k")
 
