@@ -271,7 +271,7 @@ def test_sampled_ids_of_the_chat_dialect(read: ReadOne) -> None:
     found = read("chat", {"choices": [spoken]}, endpoints=rows)
     assert (found.token_ids.tolist(), found.whole, found.top_ids[0].tolist()) == ([2, 9], True, [0])
     spoken["response_token_ids"] = [3, 9]
-    with raises_naming(ProfileError, "token 3", "token 2"):
+    with raises_naming(ProfileError, "token 3", "token 2", "``tokenizer``"):
         read("chat", {"choices": [spoken]}, endpoints=rows)
 
 

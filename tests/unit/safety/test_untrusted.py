@@ -69,10 +69,7 @@ DIGITS = "9" * 5_000
 @pytest.mark.parametrize(
     ("parse", "text", "fact"),
     [
-        (parse_json, f'{{"a": {DIGITS}}}', "4,300"),
         (parse_toml, f"a = {DIGITS}", "4,300"),
-        (parse_json, nested(201), "200"),
-        (parse_json, nested(100_000), "200"),
         (parse_json, '{"a":' * 5_000 + "1" + "}" * 5_000, "200"),
         (parse_json, "[" + "[]," * 1_000 + nested(200) + "]", "200"),
         (parse_toml, "a = " + "[" * 100_000, "200"),
