@@ -71,8 +71,11 @@ def test_completions_come_back_as_they_were(tmp_path: Path) -> None:
     stored = (*map(completion, range(8)), first_of_lists, Completion.empty("content_filter"))
     with RolloutStore(tmp_path / "s.db") as store:
         keys = [store.add(SETTINGS, HELLO, n, each) for n, each in enumerate(stored)]
+        assert store.add(SETTINGS, HELLO, 0, completion(9)) == keys[0], "the first answer stays"
+        with raises_naming(StoreError, "abc"):
+            list(store.completions(["abc"]))
     with RolloutStore(tmp_path / "s.db") as store:
-        assert store.keys(request_hash(SETTINGS)) == set(keys)
+        assert store.keys(request_hash(dict(reversed(SETTINGS.items())))) == set(keys)
         assert store.token_bytes("t") == completion(3).token_bytes
         for key, before in zip(keys, stored, strict=True):
             (after,) = store.completions([key])
