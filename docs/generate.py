@@ -130,6 +130,35 @@ def _type(schema: dict[str, Any]) -> str:
 
 
 TASKS = Path(__file__).with_name("tasks.md")
+REWARDS = {
+    "accuracy": ("accuracy with a tau", "", ""),
+    "accuracy-gated-length": ("shorter among the correct, as in the paper's GRPO baseline", "", ""),
+    "accuracy-minus-length": ("a price on length", "", ""),
+    "arguments-valid": ("calls that run", "tools-and-calls", ""),
+    "avoid": ("stock words, names, dashes", "words-to-avoid", "each hit"),
+    "calls": ("agents that should call, or not", "tools-and-calls", ""),
+    "contains": ("a keyword", "", ""),
+    "correct-and-short": ("shorter among the correct", "", ""),
+    "distribution": ("margins of personas, surveys, synthetic data", "wanted-shares", ""),
+    "exact-match": ("a form", "", ""),
+    "https": ("a scorer in another language", "", ""),
+    "json-schema": ("structured output", "", ""),
+    "judge": ("taste", "a-judge", "the passages that it quotes, where its file has a row `quotes`"),
+    "length": ("shorter, right or wrong", "", ""),
+    "log-accuracy": ("accuracy, as in the paper; tau has no effect", "", ""),
+    "marks": ("what people object to", "marks-that-people-made", "each mark"),
+    "module:function": ("anything", "a-function-of-your-own", "those that your function returns"),
+    "regex": ("a form, a keyword", "", ""),
+    "script": (
+        "an answer in one script",
+        "letters-of-another-script",
+        "each letter outside the script",
+    ),
+    "tokens": ("shorter, with credit for each token", "", "every token, with equal amounts"),
+}
+"""Form of a reward -> what it is for, the heading about it ("" for none), its spans ("" for
+none).
+"""
 
 
 def tasks() -> str:
@@ -138,15 +167,19 @@ def tasks() -> str:
         "| reward | a completion is worth | reported as | use it for |",
         "|---|---|---|---|",
         *(
-            f"| {_linked(form.spelling, form.section)} | {form.meaning} | {form.shown} |"
-            f" {form.use} |"
-            for form in FORMS.values()
+            f"| {_linked(form.spelling, REWARDS[name][1])} | {form.meaning} | {form.shown} |"
+            f" {REWARDS[name][0]} |"
+            for name, form in FORMS.items()
         ),
     ]
     places = [
         "| reward | spans |",
         "|---|---|",
-        *(f"| `{form.spelling}` | {form.places} |" for form in FORMS.values() if form.places),
+        *(
+            f"| `{FORMS[name].spelling}` | {spans} |"
+            for name, (*_, spans) in REWARDS.items()
+            if spans
+        ),
         "| all others | none: they score the completion as a whole |",
     ]
     text = TASKS.read_text(encoding="utf-8")

@@ -87,15 +87,19 @@ class Session:
         if self.endpoint != "decisions":
             profile.check_model(model)
         if model is None and tokenizer is None and profile.tokenizer.source == "openai names":
+            examples = [f", as in ``model={name}``" for name in profile.models.work[:1]]
             raise ProfileError(
                 f"{profile.name} serves many models, and the tokenizer is found by the model's"
-                f" name; name it with ``model``{_example_of(profile)}"
+                f" name; name it with ``model``{''.join(examples)}"
             )
         self._model = model
         self._tokenizer = tokenizer
         self.vocabulary: Vocabulary | None = None
         self.vocabulary_file: Path | None = None
-        self._model_behind: str | None = None
+        self.model_behind: str | None = None
+        """The model behind a deployment's name, by the answers; None before the first, and where no
+        vocabulary goes by that name.
+        """
         self.channel = Channel(profile, base_url, attempts=attempts, token_provider=token_provider)
 
     @property
@@ -109,13 +113,6 @@ class Session:
         if self._model is None:
             raise InputError("the session has not been entered: its model is not known yet")
         return self._model
-
-    @property
-    def model_behind(self) -> str | None:
-        """The model behind a deployment's name, by the answers; None before the first, and where
-        no vocabulary goes by that name.
-        """
-        return self._model_behind
 
     @property
     def biased_endpoint(self) -> Endpoint:
@@ -240,7 +237,7 @@ class Session:
         model = None
         if isinstance(answer, dict):
             model = answer.get("model")
-        if self.vocabulary is None or not isinstance(model, str) or model == self._model_behind:
+        if self.vocabulary is None or not isinstance(model, str) or model == self.model_behind:
             return
         self.profile.check_model(model)
         right = vocabulary_of_model(model)
@@ -250,7 +247,7 @@ class Session:
                 f"{self.model!r} on {self.profile.name} is {model}, whose tokenizer is {right}, and"
                 f" not {used}; give ``tokenizer={right}``"
             )
-        self._model_behind = model
+        self.model_behind = model
 
     async def answer(
         self,
@@ -339,9 +336,7 @@ class Session:
             text = await self._field(rules.chat.path, rules.chat.answer, body, (str, list))
         if isinstance(text, list):
             return [checked_id(self.profile.name, token) for token in text]
-        route = self.profile.tokenizer.tokenize
-        ids = await self._field(route.path, "tokens", {route.text: text, **rules.text}, (list,))
-        return [checked_id(self.profile.name, token) for token in ids]
+        return await self._encoded(text, rules.text)
 
     async def _field(
         self, path: str, name: str, body: dict[str, Any], kinds: tuple[type, ...]
@@ -433,15 +428,16 @@ class Session:
             return list(self.vocabulary.encode(text))
         return await self._encoded(text)
 
-    async def _encoded(self, text: str) -> list[int]:
-        """The token ids by the server's own route."""
+    async def _encoded(self, text: str, fields: Mapping[str, Any] | None = None) -> list[int]:
+        """The token ids by the server's own route; ``fields``: sent in place of the route's own."""
         route = self.profile.tokenizer.tokenize
         if route is None:
             raise InputError(
                 f"{self.profile.name} does not tell how it splits a text into tokens; give the"
                 " model's vocabulary with ``tokenizer``"
             )
-        ids = await self._field(route.path, "tokens", {route.text: text, **route.fields}, (list,))
+        fields = route.fields if fields is None else fields
+        ids = await self._field(route.path, "tokens", {route.text: text, **fields}, (list,))
         if not ids or not all(isinstance(token, int) for token in ids):
             raise CorruptResponse(
                 f"{self.profile.name} answered {route.path} without token ids: {str(ids)[:200]}"
@@ -486,12 +482,6 @@ class Session:
                     " OpenAI-compatible API?"
                 ) from error
         return []
-
-
-def _example_of(profile: Profile) -> str:
-    if not profile.models.work:
-        return ""
-    return f", as in ``model={profile.models.work[0]}``"
 
 
 def _vocabulary(profile: Profile, model: str | None, tokenizer: str | None) -> Vocabulary | None:

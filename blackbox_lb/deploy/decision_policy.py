@@ -15,7 +15,7 @@ from blackbox_lb.deploy.proxy.decisions import (
     decided,
     patched,
 )
-from blackbox_lb.deploy.request_policy import endpoint, parsed
+from blackbox_lb.deploy.request_policy import parsed
 from blackbox_lb.errors import BiasError, CorruptResponse
 from blackbox_lb.questions.fields import RequestFault
 from blackbox_lb.questions.serving import parse_request
@@ -45,11 +45,6 @@ class DecisionPolicy:
                     " Run.decide, or serve it with ``blb proxy --decide``"
                 )
         return cls(ServedQuestions(bias.decisions))
-
-    @staticmethod
-    def concerns(method: str, url: str) -> bool:
-        """Whether a request goes to a decision endpoint."""
-        return method.upper() == "POST" and endpoint(url).decides
 
     def mended(self, url: str, content: bytes, answer: bytes) -> bytes:
         """The body of the endpoint's 200 with the mended answers in it. A question of another

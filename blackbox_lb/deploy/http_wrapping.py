@@ -189,14 +189,14 @@ class _Building:
         if self._stopped:
             raise RuntimeError("Cannot send a request, as the client has been closed.")
         policy = self._policies[-1]
-        if isinstance(policy, DecisionPolicy):
-            if not policy.concerns(request.method, str(request.url)):
-                return await self._pass_on(request, stream=stream, **options)
-            answer = await self._pass_on(request, stream=False, **options)
-            return _mended(policy, request, answer)
         place = endpoint(str(request.url))
         if not place.generates or request.method != "POST":
             return await self._pass_on(request, stream=stream, **options)
+        if isinstance(policy, DecisionPolicy):
+            if place.api != "Decisions":
+                return await self._pass_on(request, stream=stream, **options)
+            answer = await self._pass_on(request, stream=False, **options)
+            return _mended(policy, request, answer)
         parts = policy.in_parts(place, request.content)
         if parts is None:
             if self._is_async and policy.injection.embeds:

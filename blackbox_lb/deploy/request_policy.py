@@ -51,9 +51,10 @@ log = logging.getLogger(__name__)
 class UrlPurpose(NamedTuple):
     """The purpose of a URL.
 
-    generates: a model generates there. api: the API's name, where it takes no bias. uploads: files
-    are uploaded there. announces: a file is announced there, whose parts are uploaded one by one.
-    deployment: the Azure deployment in the path.
+    generates: a model generates there. api: the API's name, where it takes no bias ("Decisions":
+    questions with options are answered there). uploads: files are uploaded there. announces: a file
+    is announced there, whose parts are uploaded one by one. deployment: the Azure deployment in the
+    path.
     """
 
     generates: bool
@@ -61,11 +62,6 @@ class UrlPurpose(NamedTuple):
     uploads: bool
     announces: bool
     deployment: str | None
-
-    @property
-    def decides(self) -> bool:
-        """Whether questions with options are answered there."""
-        return self.api == "Decisions"
 
 
 @lru_cache(maxsize=1024)

@@ -19,6 +19,7 @@ from pydantic import BaseModel, Field, ValidationError
 
 from blackbox_lb.errors import InputError
 from blackbox_lb.providers.schema import Dollars
+from blackbox_lb.safety.documents import first_problem
 from blackbox_lb.safety.untrusted import read_settings
 
 MILLION = 1e6
@@ -136,9 +137,7 @@ def _table(path: Path) -> list[_Row]:
             read_settings(path, "the price table", "give another with ``prices``")
         ).price
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"]))
         raise InputError(
-            f"the price table {path}: {where}: {first['msg']}; a row [[price]] has"
+            f"the price table {path}: {first_problem(error)}; a row [[price]] has"
             f" {', '.join(_Row.model_fields)}"
         ) from error

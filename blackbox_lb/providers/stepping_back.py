@@ -7,7 +7,7 @@ sampled there, by its id.
 
 from __future__ import annotations
 
-from blackbox_lb.errors import InputError, ProfileError
+from blackbox_lb.errors import InputError
 from blackbox_lb.literals import Endpoint
 from blackbox_lb.providers.packaged import profile_names
 from blackbox_lb.providers.profile import Profile, load_profile
@@ -42,11 +42,8 @@ def check_steps_back(profile: Profile, endpoint: Endpoint | None = None) -> None
     endpoints = endpoints_that_step_back(profile)
     if endpoints and (endpoint is None or endpoint in endpoints):
         return
-    if endpoint is not None and endpoint not in profile.endpoint_names:
-        raise ProfileError(
-            f"{profile.name} has no {endpoint} endpoint; its profile lists"
-            f" {', '.join(profile.endpoint_names)}"
-        )
+    if endpoint is not None:
+        profile.endpoint(endpoint)
     remedies = []
     if endpoints:
         remedies.append(f"ask at its {endpoints[0]} endpoint (``endpoint={endpoints[0]}``)")

@@ -283,7 +283,7 @@ class Reading:
         """The rollouts, scored, so many at a time; ``count`` receives the category of each
         completion.
         """
-        token_bytes = cache(lambda: store.token_bytes_for(next(iter(self.owner))))
+        token_bytes = cache(lambda: store.token_bytes(store.tokenizer_of(next(iter(self.owner)))))
         for batch in _batches(kept_completions(store, self.owner, count)):
             prompts = [self.owner[key] for key in batch]
             completions = list(batch.values())

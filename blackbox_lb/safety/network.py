@@ -247,14 +247,6 @@ REQUESTS = ("/chat/completions", "/completions", "/responses", "/embeddings")
 """Paths of requests below the address of an API, the longest first where one ends in another."""
 
 
-def path_of_request(path: str) -> str | None:
-    """The path of a request at the end of an address; None where the address may be an API's."""
-    for request in REQUESTS:
-        if path.rstrip("/").endswith(request):
-            return request
-    return None
-
-
 def read_address(text: str, subject: str, remedy: str, secrets: str, *, of_api: bool = True) -> str:
     """The http(s) address that a user wrote, with its scheme in lower case, without blanks around
     it and slashes at its end.
@@ -287,7 +279,7 @@ def read_address(text: str, subject: str, remedy: str, secrets: str, *, of_api: 
             f"{subject} holds a fragment, which starts at its # and reaches no server; leave it"
             f" out: {clean}"
         )
-    end = path_of_request(parts.path)
+    end = next((path for path in REQUESTS if parts.path.endswith(path)), None)
     if of_api and end is not None:
         raise InputError(
             f"{subject} ends in {end}, which is the path of a request; leave it out:"

@@ -104,7 +104,7 @@ def redaction(secrets: Iterable[str] = ()) -> Callable[[str], str]:
     def mask(text: str) -> str:
         if len(text) < SHORTEST:
             return text
-        return masked_behind_escapes(text, find, MASK)
+        return masked_behind_escapes(text, find)
 
     return mask
 
@@ -139,16 +139,14 @@ def masked_answer(content: bytes, secrets: Iterable[str]) -> bytes:
     clean = plain
     for secret in longest_first:
         clean = clean.replace(secret.encode(), MASK.encode())
-    if longest_first and may_escape_ascii(clean):
+    if longest_first and any(pattern.search(clean) for pattern in _BEGINS):
         # Each byte as one character, so that whatever is no escape stays as it is.
         values = [secret.encode().decode("latin-1") for secret in longest_first]
         text = clean.decode("latin-1")
         parts = []
         done = 0
         for begin, end in near_escapes(text, len(values[0])):
-            near = masked_behind_escapes(
-                text[begin:end], lambda part: _occurrences(part, values), MASK
-            )
+            near = masked_behind_escapes(text[begin:end], lambda part: _occurrences(part, values))
             parts += [text[done:begin], near]
             done = end
         clean = "".join([*parts, text[done:]]).encode("latin-1")
@@ -191,11 +189,6 @@ LONGEST = 12
 """Most characters of an escape of one character; ``&amp;#x2b;`` has ten."""
 
 
-def may_escape_ascii(content: bytes) -> bool:
-    """Whether a printable ASCII character may be spelled as an escape somewhere in an answer."""
-    return any(pattern.search(content) for pattern in _BEGINS)
-
-
 def near_escapes(text: str, length: int) -> Iterator[Span]:
     """Stretches of the text around its escapes, in order, in which a secret may be spelled.
 
@@ -214,19 +207,16 @@ def near_escapes(text: str, length: int) -> Iterator[Span]:
         yield begin, end
 
 
-def masked_behind_escapes(text: str, find: Callable[[str], Iterable[Span]], mask: str) -> str:
-    """``text`` with a mask in place of each secret, whether plain or spelled with escapes.
+def masked_behind_escapes(text: str, find: Callable[[str], Iterable[Span]]) -> str:
+    """``text`` with ``MASK`` in place of each secret, whether plain or spelled with escapes.
 
-    Args:
-        text: the text to mask.
-        find: returns the spans of secrets in a text without escapes.
-        mask: replaces each secret.
+    find: returns the spans of secrets in a text without escapes.
     """
     parts = []
     end = 0
     for begin, stop in sorted(_spans(text, find, MOST_LAYERS)):
         if begin >= end:
-            parts += [text[end:begin], mask]
+            parts += [text[end:begin], MASK]
         end = max(end, stop)
     return "".join([*parts, text[end:]])
 

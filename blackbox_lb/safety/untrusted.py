@@ -158,40 +158,27 @@ def windows_text(content: bytes) -> str | None:
     return text
 
 
-def parse_json(content: bytes | str) -> Any:
-    """Parse JSON in UTF-8, with or without a byte order mark.
-
-    Raises:
-        ValueError: no JSON, nested deeper than ``MAX_DEPTH``, or an object with a repeated key,
-            which readers resolve differently.
-    """
-    return _parsed(content, None, None)
-
-
 def strict_json(content: bytes | str) -> Any:
     """``parse_json`` of JSON that every reader reads alike: without NaN and Infinity, which JSON
     does not have, and without numbers beyond a double, such as 1e400.
 
     Raises ValueError.
     """
-    return _parsed(content, _no_constant, _finite_float)
+    return parse_json(content, parse_constant=_no_constant, parse_float=_finite_float)
 
 
-def _parsed(
-    content: bytes | str,
-    parse_constant: Callable[[str], Any] | None,
-    parse_float: Callable[[str], Any] | None,
-) -> Any:
-    """See ``parse_json``; the readers of numbers are those of ``json.loads``."""
+def parse_json(content: bytes | str, **numbers: Any) -> Any:
+    """Parse JSON in UTF-8, with or without a byte order mark; ``numbers``: the readers of numbers
+    of ``json.loads``, where others are wanted than its own.
+
+    Raises:
+        ValueError: no JSON, nested deeper than ``MAX_DEPTH``, or an object with a repeated key,
+            which readers resolve differently.
+    """
     if isinstance(content, bytes):
         content = text_of_file(content)
     try:
-        value = json.loads(
-            content,
-            object_pairs_hook=_unique,
-            parse_constant=parse_constant,
-            parse_float=parse_float,
-        )
+        value = json.loads(content, object_pairs_hook=_unique, **numbers)
     except RecursionError:
         raise ValueError(_DEEP) from None
     except ValueError as error:

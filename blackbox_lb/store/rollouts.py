@@ -41,7 +41,6 @@ from blackbox_lb.store.rows import (
     completion_of,
     messages_of,
     name_of,
-    outside_of,
     pack,
     prompt_hash,
     prompt_of,
@@ -100,6 +99,7 @@ def completion_row(
     bounded = 0
     if arrays.bounded is not None:
         bounded = int(arrays.bounded.sum())
+    is_listed = (arrays.top_ids == arrays.token_ids[:, None]).any(axis=1)
     row = {
         "key": rollout_key(request, prompt, sample),
         "request_hash": request,
@@ -114,7 +114,7 @@ def completion_row(
         "tokens": pack(arrays),
         "received": received,
         "bounded": bounded,
-        "outside": outside_of(arrays),
+        "outside": int((~is_listed).sum()),
         "generated": completion.generated,
         "fingerprint": _storable(completion.fingerprint),
     }
@@ -495,10 +495,6 @@ class RolloutStore:
             if row["tokenizer"] == tokenizer:
                 token_bytes[token] = raw
         return token_bytes
-
-    def token_bytes_for(self, key: str) -> dict[int, bytes]:
-        """``token_bytes`` of the tokenizer of the completion with this key."""
-        return self.token_bytes(self.tokenizer_of(key))
 
     def tokenizer_of(self, key: str) -> str:
         """The fingerprint of the tokenizer of a completion; "" where it is not known."""

@@ -150,12 +150,6 @@ def sum_of(row: Row) -> int:
     return checksum(values)
 
 
-def outside_of(arrays: Arrays) -> int:
-    """The number of sampled tokens missing from their list of alternatives."""
-    is_listed = (arrays.top_ids == arrays.token_ids[:, None]).any(axis=1)
-    return int((~is_listed).sum())
-
-
 def check_row(table: str, row: Row) -> object:
     """What is read from the row.
 

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from blackbox_lb.api.wire import parse_response
-from blackbox_lb.api.wire.response import LONGEST_TOKEN
 from blackbox_lb.errors import CorruptResponse, NoLogprobs, ProfileError
 from blackbox_lb.literals import Endpoint
 from blackbox_lb.types import UNNAMED, Completion, Sampling
@@ -19,62 +18,56 @@ from tests.support.entries import entry
 from tests.support.errors import raises_naming
 from tests.wire.conftest import ProfileWith, Read, choice
 
+STOPS = ("x", "two")
+
 
 @pytest.mark.parametrize(
-    ("end_listed", "finish", "total", "whole"),
+    ("stop", "stop_listed", "end_listed", "finish", "total", "whole"),
     [
-        (False, "stop", 3, True),
-        (False, "stop", 4, True),
-        (False, "stop", 5, True),
-        (False, "stop", 6, False),
-        (False, "length", 4, False),
-        (False, "length", 5, False),
-        (True, "stop", 4, False),
-        (True, "stop", 5, False),
-        (None, "stop", 3, True),
-        (None, "stop", 4, True),
-        (None, "length", 4, False),
-        (None, "stop", 5, True),
-        (False, "stop", 2, False),
-        (False, "stop", None, True),
+        ((), None, False, "stop", 3, True),
+        ((), None, False, "stop", 4, True),
+        ((), None, False, "stop", 5, True),
+        ((), None, False, "stop", 6, False),
+        ((), None, False, "length", 4, False),
+        ((), None, False, "length", 5, False),
+        ((), None, True, "stop", 4, False),
+        ((), None, True, "stop", 5, False),
+        ((), None, None, "stop", 3, True),
+        ((), None, None, "stop", 4, True),
+        ((), None, None, "length", 4, False),
+        ((), None, None, "stop", 5, True),
+        ((), None, False, "stop", 2, False),
+        ((), None, False, "stop", None, True),
+        (STOPS, False, True, "stop", 3, True),
+        (STOPS, False, True, "stop", 4, True),
+        (STOPS, False, True, "stop", 6, True),  # "two" may be a token a byte
+        (STOPS, False, True, "stop", 8, False),
+        (STOPS, False, True, "length", 4, False),
+        (STOPS, None, True, "stop", 6, True),
+        (STOPS, None, False, "stop", 8, True),  # and the end token besides, which is not listed
+        (STOPS, None, False, "stop", 9, False),
+        (STOPS, True, True, "stop", 4, False),
+        (STOPS, True, False, "stop", 4, True),
+        (STOPS, True, False, "stop", 5, True),
+        (STOPS, True, False, "stop", 6, False),
     ],
 )
 def test_one_choice_is_whole_where_its_list_is_what_it_generated(
-    read: Read, end_listed: bool | None, finish: str, total: int | None, whole: bool
+    read: Read,
+    stop: tuple[str, ...],
+    stop_listed: bool | None,
+    end_listed: bool | None,
+    finish: str,
+    total: int | None,
+    whole: bool,
 ) -> None:
     """Of 3 listed tokens. Where the end token is not sure to be listed, a stop may hide one token,
-    or two beside a list that spells the text; a cut-off hides none."""
-    rows = {"logprobs": {"end_token_listed": end_listed}}
-    (found,) = read(choice(3, finish), total=total, rows=rows)
-    assert (len(found.token_ids), found.n_tokens, found.whole) == (3, total or 3, whole)
-
-
-@pytest.mark.parametrize(
-    ("stop_listed", "end_listed", "finish", "total", "whole"),
-    [
-        (False, True, "stop", 3, True),
-        (False, True, "stop", 4, True),
-        (False, True, "stop", 6, True),  # "two" may be a token a byte
-        (False, True, "stop", 8, False),
-        (False, True, "length", 4, False),
-        (None, True, "stop", 6, True),
-        (None, False, "stop", 8, True),  # and the end token besides, which is not listed
-        (None, False, "stop", 9, False),
-        (True, True, "stop", 4, False),
-        (True, False, "stop", 4, True),
-        (True, False, "stop", 5, True),
-        (True, False, "stop", 6, False),
-    ],
-)
-def test_a_stop_text_may_be_counted_and_not_listed(
-    read: Read, stop_listed: bool | None, end_listed: bool, finish: str, total: int, whole: bool
-) -> None:
-    """Of 3 listed tokens, where "x" and "two" end a completion: whole as far as the longest stop
-    text accounts for the rest.
+    or two beside a list that spells the text; a cut-off hides none. A stop text may be counted and
+    not listed: whole as far as the longest one accounts for the rest.
     """
     rows = {"logprobs": {"end_token_listed": end_listed, "stop_text_listed": stop_listed}}
-    (found,) = read(choice(3, finish), total=total, rows=rows, stop=("x", "two"))
-    assert (found.whole, found.n_tokens, len(found.token_ids)) == (whole, total, 3)
+    (found,) = read(choice(3, finish), total=total, rows=rows, stop=stop)
+    assert (len(found.token_ids), found.n_tokens, found.whole) == (3, total or 3, whole)
 
 
 STOP_TEXT_HIDDEN = {"logprobs": {"end_token_listed": True, "stop_text_listed": False}}
@@ -249,13 +242,13 @@ def test_a_text_longer_than_its_tokens_is_refused(read: Read) -> None:
     """A text that ``max_tokens`` tokens cannot spell is corrupt, so that no reward reads it; beside
     a readable choice it is left out.
     """
-    long = choice(2, message={"role": "assistant", "content": "x" * (LONGEST_TOKEN * 3 + 1)})
+    long = choice(2, message={"role": "assistant", "content": "x" * (1024 * 3 + 1)})
     with pytest.raises(CorruptResponse):
         read(long, total=2, max_tokens=3)
     readable, left_out = read(choice(2), long, total=2, max_tokens=3)
     assert readable.readable
     assert (left_out.text, left_out.readable) == ("", False)
-    long["message"]["content"] = "x" * LONGEST_TOKEN * 3
+    long["message"]["content"] = "x" * 1024 * 3
     assert read(choice(2), long, total=2, max_tokens=3)[1].text
 
 

@@ -129,16 +129,3 @@ def test_a_row_that_looks_where_nothing_is_says_so(
     """
     with raises_naming(ProfileError, 'id = "text"'):
         identity(profile_with(), kind, vocabulary).of_text(" cat")
-
-
-def test_a_vocabulary_that_is_not_the_models_is_noticed(
-    profile_with: ProfileWith, vocabulary: Vocabulary
-) -> None:
-    """Where the server names what it sampled, its text must name the same token; a text that names
-    none contradicts nothing.
-    """
-    reader = identity(profile_with(), "text", vocabulary)
-    reader.check(reader.of_text(" cat"), 2)
-    reader.check(reader.of_text("\ufffd"), 3)
-    with raises_naming(ProfileError, "token 99", "token 2", "``tokenizer``"):
-        reader.check(reader.of_text(" cat"), 99)

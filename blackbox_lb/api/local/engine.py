@@ -61,26 +61,20 @@ heads.
 """
 
 
-def resolve_model(
-    model: str | os.PathLike[str] | None = None,
-    *,
-    endpoint: str | None = None,
-    cache: Path | None = None,
-) -> Path:
+def resolve_model(model: str | os.PathLike[str] | None = None) -> Path:
     """Return the GGUF file of ``model``, downloaded if necessary.
 
     ``model``: a path; a hub name ``org/name``, ``org/name:QUANT`` or ``org/name/file.gguf``, much
     as in llama.cpp's ``-hf``; or None for SmolLM2-135M-Instruct, from the installed data package or
-    else from the hub. ``endpoint`` and ``cache`` default to HF_ENDPOINT and HF_HOME. HF_TOKEN and
-    HF_HUB_OFFLINE are honoured. An interrupted download is never used.
+    else from the hub. HF_ENDPOINT, HF_HOME, HF_TOKEN and HF_HUB_OFFLINE are honoured. An
+    interrupted download is never used.
 
     Raises InputError: no such file, repository or quantisation; not a GGUF file; a sharded file;
     the extra is not installed. AuthenticationFailed: a gated repository, or a bad token.
     ConnectionFailed: the hub cannot be reached and the file is not in its cache.
     """
     if model is None:
-        path = _packaged() or _fetch(DEFAULT_REPO, DEFAULT_FILE, DEFAULT_REVISION, endpoint, cache)
-        return check_gguf(path)
+        return check_gguf(_packaged() or _fetch(DEFAULT_REPO, DEFAULT_FILE, DEFAULT_REVISION))
     name = os.fspath(model)
     if exists(expanded(name)):
         return check_gguf(expanded(name))
@@ -91,13 +85,13 @@ def resolve_model(
             " org/name/file.gguf"
         )
     repo = match["repo"]
-    file = match["file"] or choose_file(_list(repo, endpoint, cache), match["quant"], repo)
+    file = match["file"] or choose_file(_list(repo), match["quant"], repo)
     if SHARD.search(file):
         raise InputError(
             f"{repo}/{file} is one part of a sharded model; choose a quantisation in one file, as"
             f" in {repo}:Q4_K_M"
         )
-    return check_gguf(_fetch(repo, file, None, endpoint, cache))
+    return check_gguf(_fetch(repo, file))
 
 
 def choose_file(
@@ -168,29 +162,25 @@ def _hub() -> Any:
     return huggingface_hub
 
 
-def _list(repo: str, endpoint: str | None, cache: Path | None) -> list[str]:
+def _list(repo: str) -> list[str]:
     """The files of a repository, in the hub's order; only downloaded ones where the hub cannot be
     reached.
     """
     hub = _hub()
     try:
         with _translated(repo):
-            return list(hub.HfApi(endpoint=endpoint).list_repo_files(repo))
+            return list(hub.HfApi().list_repo_files(repo))
     except ConnectionFailed:
         with suppress(hub.errors.LocalEntryNotFoundError):
-            folder = Path(hub.snapshot_download(repo, cache_dir=cache, local_files_only=True))
+            folder = Path(hub.snapshot_download(repo, local_files_only=True))
             return sorted(str(path.relative_to(folder)) for path in folder.rglob("*.gguf"))
         raise
 
 
-def _fetch(
-    repo: str, file: str, revision: str | None, endpoint: str | None, cache: Path | None
-) -> Path:
+def _fetch(repo: str, file: str, revision: str | None = None) -> Path:
     hub = _hub()
     with _translated(f"{repo}/{file}"):
-        return Path(
-            hub.hf_hub_download(repo, file, revision=revision, cache_dir=cache, endpoint=endpoint)
-        )
+        return Path(hub.hf_hub_download(repo, file, revision=revision))
 
 
 @contextmanager

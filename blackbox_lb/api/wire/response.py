@@ -213,7 +213,8 @@ def _parsed(
         sizes = _sizes(profile, dialect, answer, choices, read, faults, thoughts, sampling)
         prompt_tokens = count(answer, "prompt_tokens", "input_tokens") or 0
         model = text_field(answer, "model")
-        system = _system_of(profile, answer)
+        parts = [text_field(answer, name) for name in profile.models.systems]
+        system = SYSTEM_PARTS.join(part for part in parts if part)
         completions = [
             replace(
                 completion,
@@ -245,12 +246,6 @@ def _parsed(
             replace(completion, note=note) if note else completion
             for completion, note in zip(completions, notes, strict=True)
         ]
-
-
-def _system_of(profile: Profile, answer: Any) -> str:
-    """The values of the fields in the row ``models.system``, those that the answer has, joined."""
-    values = [text_field(answer, name) for name in profile.models.systems]
-    return SYSTEM_PARTS.join(value for value in values if value)
 
 
 @contextmanager

@@ -118,7 +118,7 @@ def standard_rivals(
 
 def _against_words(reward: AvoidList, *, keeps_phrases_out: bool) -> Iterator[str]:
     """An instruction that names what is to be avoided, and the list kept out by stepping back."""
-    entries = [line.entry for line in reward.lines if not line.is_pattern]
+    entries = [line.entry for line in reward.phrases.lines if not line.is_pattern]
     if entries:
         named = ", ".join(f'"{entry}"' for entry in entries[:MOST_NAMED])
         yield f"prompt:Do not use these words and phrases: {named}."

@@ -243,7 +243,7 @@ class TextRule(Reward):
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """One form in which a user names a reward, and everything that help and documents say of it.
+    """One form in which a user names a reward, and what help says of it.
 
     Attributes:
         name: all of it, or what stands before the colon.
@@ -253,9 +253,6 @@ class Form:
         reaches: what naming it reaches: nothing, a file that is read as data, code, or a host.
         judges: whether it compares completions with right answers, by what stands behind the colon.
         shown: the number that is displayed.
-        use: what it is for.
-        places: what its spans are, "" where it has none.
-        section: the heading about it in docs/tasks.md, as a link names it.
     """
 
     name: str
@@ -265,9 +262,6 @@ class Form:
     reaches: Reach = "nothing"
     judges: Callable[[str], bool] = lambda argument: False
     shown: str = "itself"
-    use: str = ""
-    places: str = ""
-    section: str = ""
 
     @property
     def spelling(self) -> str:

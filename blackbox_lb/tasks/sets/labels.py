@@ -166,17 +166,6 @@ class Labels:
         return cls.named(names, training)
 
     @classmethod
-    def named_or_found(
-        cls, names: Iterable[str] | None, training: Sequence[Example]
-    ) -> Labels | None:
-        """The labels ``names``, else the answers of ``training`` if these are few; rows without an
-        answer may be among them only where names are given. InputError: see ``named``.
-        """
-        if names is None:
-            return cls.found_in(training)
-        return cls.named(names, [example for example in training if example.answers])
-
-    @classmethod
     def named(cls, names: Iterable[str], training: Sequence[Example]) -> Labels:
         """Make the labels ``names``; answers that stand in one row of ``training`` with a label
         count as it, unless they are another label.
@@ -473,12 +462,16 @@ class OpenLabels(Labels):
 
 def labels_of_task(decide: str | None, names: Iterable[str] | None, task: Task) -> Labels | None:
     """The labels of a task: open ones, those that are named, or those in the answers of all rows
-    that are not test rows; where there are none of these, in those of the test prompts.
+    that are not test rows; where there are none of these, in those of the test prompts. Rows
+    without an answer may be among them only where names are given.
 
     Raises InputError: both kinds are asked for, or the answers are not of these labels.
     """
     if decide is None:
-        return Labels.named_or_found(names, (*task.train, *task.validation) or task.test)
+        training = (*task.train, *task.validation) or task.test
+        if names is None:
+            return Labels.found_in(training)
+        return Labels.named(names, [example for example in training if example.answers])
     if names is not None:
         raise InputError(
             "``decide`` has labels of its own, so ``labels`` would name others; leave one out"

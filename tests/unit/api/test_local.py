@@ -72,9 +72,24 @@ class FakeHub:
         return Reply(200, data, headers)
 
 
+@pytest.fixture(autouse=True)
+def unreachable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing listens at the hub's address, and nothing is cached."""
+    reach("http://127.0.0.1:9", monkeypatch)
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path))
+
+
+def reach(endpoint: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Set the hub's address, as HF_ENDPOINT does for a fresh process."""
+    path = "/{repo_id}/resolve/{revision}/{filename}"
+    monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", endpoint)
+    monkeypatch.setattr(huggingface_hub.constants, "HUGGINGFACE_CO_URL_TEMPLATE", endpoint + path)
+
+
 @pytest.fixture
-def endpoint(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+def endpoint(unreachable: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """A fake hub holding one repository of each kind."""
+    del unreachable
     monkeypatch.setattr(
         FakeHub,
         "repos",
@@ -99,12 +114,8 @@ def endpoint(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     monkeypatch.setattr(FakeHub, "log", [])
     monkeypatch.delenv("HF_TOKEN", raising=False)
     with Listener(FakeHub().answer) as address:
+        reach(address, monkeypatch)
         yield address
-
-
-def fetch(model: str | None, endpoint: str, cache: Path) -> bytes:
-    """The bytes that a name resolves to."""
-    return resolve_model(model, endpoint=endpoint, cache=cache).read_bytes()
 
 
 @pytest.mark.parametrize(
@@ -150,15 +161,17 @@ def test_the_default_is_found_in_the_data_package_without_importing_it(
     assert resolve_model() == package / engine.DEFAULT_FILE
 
 
+@pytest.mark.usefixtures("endpoint")
 def test_the_default_comes_from_the_hub_where_the_data_package_is_missing(
-    endpoint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """It is asked for at the revision that the data package was made from."""
     monkeypatch.setattr(engine, "DATA_PACKAGE", "no_such_package")
-    assert fetch(None, endpoint, tmp_path) == MODEL
+    assert resolve_model().read_bytes() == MODEL
     assert any(engine.DEFAULT_REVISION in line for line in FakeHub.log)
 
 
+@pytest.mark.usefixtures("endpoint")
 @pytest.mark.parametrize(
     ("name", "content"),
     [
@@ -168,13 +181,12 @@ def test_the_default_comes_from_the_hub_where_the_data_package_is_missing(
         ("org/quants", MODEL + b"km"),
     ],
 )
-def test_a_hub_name_chooses_the_file(
-    name: str, content: bytes, endpoint: str, tmp_path: Path
-) -> None:
+def test_a_hub_name_chooses_the_file(name: str, content: bytes) -> None:
     """An exact file, a quantisation in any case, or Q4_K_M where none is named."""
-    assert fetch(name, endpoint, tmp_path) == content
+    assert resolve_model(name).read_bytes() == content
 
 
+@pytest.mark.usefixtures("endpoint")
 @pytest.mark.parametrize(
     ("name", "error", "facts"),
     [
@@ -193,36 +205,35 @@ def test_a_hub_name_chooses_the_file(
     ],
 )  # fmt: skip
 def test_what_the_hub_refuses_is_said_in_one_sentence(
-    name: str, error: type[BlbError], facts: tuple[str, ...], endpoint: str, tmp_path: Path
+    name: str, error: type[BlbError], facts: tuple[str, ...]
 ) -> None:
     """Each refusal has its error class and its remedy."""
     with raises_naming(error, *facts) as caught:
-        fetch(name, endpoint, tmp_path)
+        resolve_model(name)
     assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("name", ["org/quants", "org/quants/m-F16.gguf", None])
 def test_an_unreachable_hub_is_a_failed_connection(
-    name: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing listens at the endpoint and nothing is cached."""
+    """The message names the way without a hub."""
     monkeypatch.setattr("time.sleep", lambda seconds: None)
     monkeypatch.setattr(engine, "DATA_PACKAGE", "no_such_package")
     with raises_naming(ConnectionFailed, ".gguf"):
-        fetch(name, "http://127.0.0.1:9", tmp_path)
+        resolve_model(name)
 
 
-def test_offline_uses_what_is_cached(
-    endpoint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.usefixtures("endpoint")
+def test_offline_uses_what_is_cached(monkeypatch: pytest.MonkeyPatch) -> None:
     """HF_HUB_OFFLINE serves the cached file by repository name and refuses what was never
     fetched.
     """
-    fetch("org/quants", endpoint, tmp_path)
+    resolve_model("org/quants")
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
-    assert fetch("org/quants", endpoint, tmp_path) == MODEL + b"km"
+    assert resolve_model("org/quants").read_bytes() == MODEL + b"km"
     with raises_naming(ConnectionFailed, "HF_HUB_OFFLINE"):
-        fetch("org/gated", endpoint, tmp_path)
+        resolve_model("org/gated")
 
 
 def test_the_environment_is_honoured(endpoint: str, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from blackbox_lb.api.limits.concurrency import MOST_IN_FLIGHT, MOST_REFUSED, AdaptiveConcurrency
+from blackbox_lb.api.limits.concurrency import MOST_IN_FLIGHT, AdaptiveConcurrency
 
 ENOUGH = 10**6
 
@@ -129,7 +129,7 @@ def test_refusals_ease_the_pace() -> None:
     """A server that refuses what is more than 40 at once has little to refuse, and is kept busy."""
     server = Server(room=40)
     found = run(server)
-    assert found.refusals < MOST_REFUSED * 6000
+    assert found.refusals < 0.05 * 6000
     assert max(found.levels[1000:]) <= 64
     assert found.rate >= 0.7 * 40 / (1 + server.latency)
 

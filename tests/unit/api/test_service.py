@@ -26,16 +26,14 @@ from blackbox_lb.errors import (
 from blackbox_lb.providers.profile import load_profile
 from blackbox_lb.rollouts.progress import Silent
 from blackbox_lb.rollouts.remote_rewards import fetch_rewards
-from blackbox_lb.safety.http import retries
 from blackbox_lb.safety.http.clients import HttpRequest, NoAnswer
 from blackbox_lb.safety.http.retries import ATTEMPTS, RATE_LIMIT_ATTEMPTS, SLOW_ATTEMPTS
-from blackbox_lb.safety.http.service import HttpService, run_apart
+from blackbox_lb.safety.http.service import HttpService
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.tasks import parse_reward
 from blackbox_lb.types import Completion, Example, Prompt
 from blackbox_lb.vocabulary.embedding import TextVectors
 from tests.support.answering import Answering
-from tests.support.errors import raises_naming
 from tests.support.exact.listener import Listener, Reply, Request
 
 JUDGE = """
@@ -61,9 +59,9 @@ class Refusing:
 
 
 @pytest.fixture
-def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Refusing]:
+def server(quick_retries: None) -> Iterator[Refusing]:
     """Running; nobody waits between tries."""
-    monkeypatch.setattr(retries, "retry_pause", lambda state: 0.0)
+    del quick_retries
     running = Refusing()
     running.listener.start()
     yield running
@@ -112,7 +110,16 @@ def ask_embeddings(url: str, folder: Path) -> object:
     return TextVectors(f"m@{url}/v1").of(["a"])
 
 
-ASKS = [ask_model, ask_reward, ask_judge, ask_embeddings]
+def ask_in_a_loop(url: str, folder: Path) -> object:
+    """A vector, for a caller that runs in an event loop."""
+
+    async def within() -> object:
+        return ask_embeddings(url, folder)
+
+    return asyncio.run(within())
+
+
+ASKS = [ask_model, ask_reward, ask_judge, ask_embeddings, ask_in_a_loop]
 
 
 @pytest.mark.parametrize("ask", ASKS)
@@ -202,21 +209,3 @@ def test_what_nobody_answers_in_time_is_tried_twice(server: Refusing) -> None:
     with pytest.raises(ConnectionFailed):
         asyncio.run(ask())
     assert server.asked == SLOW_ATTEMPTS
-
-
-def test_what_runs_apart_gives_its_result_or_its_error() -> None:
-    """Inside an event loop, too."""
-
-    async def doubled(number: int) -> int:
-        await asyncio.sleep(0)
-        if number < 0:
-            raise ValueError(number)
-        return 2 * number
-
-    async def inside() -> int:
-        return run_apart(doubled(4))
-
-    assert run_apart(doubled(3)) == 6
-    assert asyncio.run(inside()) == 8
-    with raises_naming(ValueError, "-1"):
-        run_apart(doubled(-1))

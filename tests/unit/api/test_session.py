@@ -26,7 +26,6 @@ from blackbox_lb.errors import (
     ServerFailed,
 )
 from blackbox_lb.providers.profile import load_profile
-from blackbox_lb.safety.http import retries
 from blackbox_lb.safety.http.clients import HttpRequest
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.types import Prompt, Sampling
@@ -40,9 +39,11 @@ Answer = Callable[[HttpRequest], Reply]
 HELLO = [{"token": "Hello", "bytes": list(b"Hello"), "logprob": -0.5, "top_logprobs": []}]
 
 
+pytestmark = pytest.mark.usefixtures("quick_retries", "tiktoken_cache")
+
+
 @pytest.fixture(autouse=True)
-def _machine(monkeypatch: pytest.MonkeyPatch, tiktoken_cache: Path) -> None:
-    monkeypatch.setattr(retries, "retry_pause", lambda state: 0.0)
+def _machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "k")
     monkeypatch.setenv("AZURE_OPENAI_API_KEY", "k")
 
@@ -112,28 +113,20 @@ def test_a_server_that_loads_its_model_is_waited_for() -> None:
 
 
 def test_a_deployment_that_is_another_model_is_noticed() -> None:
-    """A deployment called gpt-4 that serves gpt-4o has another tokenizer: its ids would all be
-    wrong.
+    """Its own name says nothing, or the wrong thing: of a model with another tokenizer all ids would
+    be wrong, and a reasoning model cannot be adapted.
     """
 
-    def answer(request: HttpRequest) -> Reply:
-        return completion("gpt-4o-2024-11-20")
+    def asked(behind: str, **options: Any) -> None:
+        complete(session_with(lambda request: completion(behind), "azure", **options)[0])
 
     for options in ({}, {"tokenizer": "cl100k_base"}):
-        with raises_naming(
-            InputError, "'gpt-4'", "azure", "gpt-4o-2024-11-20", "``tokenizer=o200k_base``"
-        ):
-            complete(session_with(answer, "azure", model="gpt-4", **options)[0])
-    complete(session_with(answer, "azure", model="gpt-4", tokenizer="o200k_base")[0])
-
-
-def test_a_deployment_of_a_reasoning_model_is_noticed() -> None:
-    """Its own name says nothing; the first answer does."""
-    session, _ = session_with(
-        lambda request: completion("o3-mini-2025-01-31"), "azure", model="m", tokenizer="o200k_base"
-    )
+        facts = ("'gpt-4'", "azure", "gpt-4o-2024-11-20", "``tokenizer=o200k_base``")
+        with raises_naming(InputError, *facts):
+            asked("gpt-4o-2024-11-20", model="gpt-4", **options)
+    asked("gpt-4o-2024-11-20", model="gpt-4", tokenizer="o200k_base")
     with raises_naming(ModelUnsuitable, "o3-mini-2025-01-31", "azure"):
-        complete(session)
+        asked("o3-mini-2025-01-31", model="m", tokenizer="o200k_base")
 
 
 def test_a_failure_stops_what_has_not_been_sent(tmp_path: Path) -> None:

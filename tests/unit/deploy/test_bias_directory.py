@@ -83,21 +83,29 @@ def test_a_client_cannot_name_a_path(tmp_path: Path, name: str) -> None:
     assert "\x1b" not in message
 
 
-def test_a_changed_file_is_read_again_after_a_second(tmp_path: Path) -> None:
+def test_a_new_changed_or_deleted_file_is_seen_after_a_second(tmp_path: Path) -> None:
     """Within a second the old version is served, after it the new one, and the same object as long
     as nothing changes.
     """
     clock = Clock()
-    make(1.0).save(tmp_path / "short.json")
+    path = tmp_path / "short.json"
     directory = opened(tmp_path, clock)
-    assert directory.get("short") == 1.0
-    make(2.0).save(tmp_path / "short.json")
-    clock.now = 0.9
-    assert directory.get("short") == 1.0
+    with raises_naming(BiasError, "'short'"):
+        directory.get("short")
+    make(1.0).save(path)
     clock.now = 1.0
+    assert directory.get("short") == 1.0
+    make(2.0).save(path)
+    clock.now = 1.9
+    assert directory.get("short") == 1.0
+    clock.now = 2.0
     assert directory.get("short") == 2.0
     clock.now = 9.0
     assert directory.get("short") is directory.get("short")
+    path.unlink()
+    clock.now = 10.0
+    with raises_naming(BiasError, "'short'"):
+        directory.get("short")
 
 
 @pytest.mark.parametrize(
@@ -119,21 +127,6 @@ def test_a_file_in_the_making_leaves_the_old_version(
     make(3.0).save(path)
     clock.now = 4.0
     assert directory.get("short") == 3.0
-
-
-def test_new_and_deleted_files_are_seen(tmp_path: Path) -> None:
-    """A name is served from a second after its file came until a second after it went."""
-    clock = Clock()
-    directory = opened(tmp_path, clock)
-    with raises_naming(BiasError, "'short'"):
-        directory.get("short")
-    make(1.0).save(tmp_path / "short.json")
-    clock.now = 1.0
-    assert directory.get("short") == 1.0
-    Path(tmp_path, "short.json").unlink()
-    clock.now = 2.0
-    with raises_naming(BiasError, "'short'"):
-        directory.get("short")
 
 
 def test_a_folder_that_vanishes_leaves_what_was_known(

@@ -18,12 +18,11 @@ import pytest
 from openai import AsyncAzureOpenAI, AsyncOpenAI, AzureOpenAI, OpenAI
 from openai.types.chat import ChatCompletionMessageParam
 
+from blackbox_lb import apply, apply_batch
 from blackbox_lb import openai as drop_in
 from blackbox_lb.api.transport.channel import Channel
 from blackbox_lb.bias.document import Bias
 from blackbox_lb.bias.records import Entry
-from blackbox_lb.deploy.batch_files import apply_batch
-from blackbox_lb.deploy.client import apply
 from blackbox_lb.errors import BiasError, InputError
 from blackbox_lb.literals import OnConflict
 from blackbox_lb.providers.profile import load_profile

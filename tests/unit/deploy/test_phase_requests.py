@@ -15,7 +15,6 @@ from blackbox_lb.bias.document import Bias
 from blackbox_lb.bias.phases import Phases
 from blackbox_lb.deploy import part_requests
 from blackbox_lb.deploy.part_requests import PartRequest
-from blackbox_lb.deploy.part_sender import GIVEN_UP
 from blackbox_lb.errors import BiasError, InputError
 from tests.support.biases import phased_bias
 from tests.support.errors import raises_naming
@@ -204,13 +203,13 @@ def test_parts_that_do_not_fit_are_replaced(
     """
     host = host_of(fault, ids=ids)
     sender = sender_of(forced())
-    for _ in range(GIVEN_UP + 2):
+    for _ in range(5):
         body = request(max_tokens=3, temperature=0, stream=stream, seed=5)
         answer = joined(sender, host, body)
         assert (answer.text, answer.finish) == (" c c c", "length")
         assert host.bodies[-1]["seed"] == 5
     tried = 1 if fault in ("uncounted", "thoughts") else 2
-    assert len(host.bodies) == GIVEN_UP * (tried + 1) + 2
+    assert len(host.bodies) == 3 * (tried + 1) + 2
     warned = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
     assert len(warned) == 2
     assert why in warned[0]

@@ -9,9 +9,8 @@ from typing import assert_type
 
 from openai import AsyncAzureOpenAI, AsyncOpenAI, AzureOpenAI, OpenAI
 
+from blackbox_lb import Bias, apply
 from blackbox_lb import openai as drop_in
-from blackbox_lb.bias.document import Bias
-from blackbox_lb.deploy.client import apply
 
 
 class Own(OpenAI):

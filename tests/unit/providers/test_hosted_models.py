@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+from typing import Any
 
 import pytest
 from click.testing import Result
 
-from blackbox_lb.errors import InputError
-from blackbox_lb.providers.hosted_models import find_hosts, listed_hosts, load_models
+from blackbox_lb.providers.hosted_models import listed_hosts, load_models
 from blackbox_lb.providers.profile import load_profile
-from tests.support.commands import blb
+from tests.support.commands import blb, refused
 
 
 def providers(*arguments: str) -> Result:
     """``blb providers``."""
     return blb("providers", *arguments)
+
+
+def hosts(name: str) -> list[dict[str, Any]]:
+    """The hosts of a model, each with its name there."""
+    found: list[dict[str, Any]] = json.loads(providers("--hosts", name, "--json").stdout)
+    return found
 
 
 @pytest.mark.parametrize("name", listed_hosts())
@@ -51,32 +57,33 @@ def test_a_list_is_one_of_a_hosts_models(name: str) -> None:
 )
 def test_a_model_is_found_under_each_hosts_spelling(name: str, host: str, served: str) -> None:
     """By the parts of its name without the publisher, or of its weights' name."""
-    pairs = [(hosted.provider, model.name) for hosted, model in find_hosts(name)]
-    assert (host, served) in pairs
+    assert (host, served) in [(row["provider"], row["model"]["name"]) for row in hosts(name)]
 
 
 def test_hosts_are_in_order_and_of_the_size_asked_for() -> None:
     """What is listed with both fields is surer than a host's own description, and comes first. 120b
-    is no part of 20b, nor 5.1 of 5.
+    is no part of 20b, nor 5.1 of 5. The table has the days of the lists.
     """
-    fields = [hosted.fields for hosted, _ in find_hosts("gpt-oss-120b")]
+    rows = hosts("gpt-oss-120b")
+    fields = [row["fields"] for row in rows]
     assert fields == sorted(fields)
     assert set(fields) == {"each model", "the host"}
-    assert {model.name for _, model in find_hosts("gpt-oss-20b")}.isdisjoint(
-        model.name for _, model in find_hosts("gpt-oss-120b")
+    table = providers("--hosts", "gpt-oss-120b").stdout
+    assert all(host in table for host in ("openrouter", "together", "novita", "2026-07-02"))
+    assert (rows[0]["provider"], rows[0]["model"]["weights"]) == (
+        "openrouter",
+        "openai/gpt-oss-120b",
     )
-    assert all("5.2" not in model.name for _, model in find_hosts("glm-5.1"))
+    names = {row["model"]["name"] for row in rows}
+    assert names.isdisjoint(row["model"]["name"] for row in hosts("gpt-oss-20b"))
+    assert all("5.2" not in row["model"]["name"] for row in hosts("glm-5.1"))
 
 
 @pytest.mark.parametrize("name", ["qwen99", "", "/", "gpt-oss-20"])
 def test_a_model_that_no_list_has_is_refused(name: str) -> None:
     """With a sentence; of a name that is nearly one, with the ones that are."""
-    with pytest.raises(InputError) as caught:
-        find_hosts(name)
-    assert ("openai/gpt-oss-20b" in str(caught.value)) is (name == "gpt-oss-20")
-    result = providers("--hosts", name)
-    assert result.exit_code == 2
-    assert "Traceback" not in result.output
+    said = refused("providers", "--hosts", name)
+    assert ("openai/gpt-oss-20b" in said) is (name == "gpt-oss-20")
 
 
 def test_the_models_of_a_host() -> None:
@@ -91,19 +98,6 @@ def test_the_models_of_a_host() -> None:
     assert row[1:4] == ["Qwen/Qwen3.5-27B", "top_k", "20"]
     document = json.loads(providers("openrouter", "--models", "--json").stdout)
     assert (document["date"], len(document["models"])) == ("2026-08-22", 102)
-
-
-def test_the_hosts_of_a_model() -> None:
-    """A table with the days of the lists, and the same as JSON."""
-    result = providers("--hosts", "gpt-oss-120b")
-    assert result.exit_code == 0
-    assert [
-        host for host in ("openrouter", "together", "novita") if host not in result.stdout
-    ] == []
-    assert "2026-07-02" in result.stdout
-    document = json.loads(providers("--hosts", "gpt-oss-120b", "--json").stdout)
-    assert document[0]["provider"] == "openrouter"
-    assert document[0]["model"]["weights"] == "openai/gpt-oss-120b"
 
 
 @pytest.mark.parametrize(

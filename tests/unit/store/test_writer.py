@@ -15,7 +15,7 @@ import pytest
 from blackbox_lb.errors import StoreError
 from blackbox_lb.store import RolloutStore, Writer, prompt_hash, request_hash, rollout_key
 from blackbox_lb.store.rows import unpack
-from blackbox_lb.types import Prompt
+from blackbox_lb.types import Completion, Prompt
 from tests.unit.store.stores import SETTINGS, completion
 
 Rows = Mapping[str, Sequence[Mapping[str, Any]]]
@@ -61,22 +61,26 @@ def test_two_writers_of_one_store_keep_their_requests_apart(
             assert stored["key"] == rollout_key(request_hash(of), prompt_hash(Prompt.user("p")), 0)
 
 
+def added(store: RolloutStore, *answers: Completion) -> list[Any]:
+    """Add answers that wait together, each to a prompt of its own; the keys or the error of each."""
+
+    async def go() -> list[Any]:
+        with Writer(store) as writer:
+            adding = [
+                writer.add_answer(SETTINGS, Prompt.user(f"p{i}"), {0: each})
+                for i, each in enumerate(answers)
+            ]
+            return await asyncio.gather(*adding, return_exceptions=True)
+
+    return asyncio.run(go())
+
+
 def test_answers_that_wait_together_share_a_transaction(tmp_path: Path) -> None:
     """Of 40 answers given at once all are stored, by far fewer transactions, and each caller gets
     the keys of its own.
     """
-
-    async def go(store: RolloutStore) -> list[list[str]]:
-        with Writer(store) as writer:
-            return await asyncio.gather(
-                *(
-                    writer.add_answer(SETTINGS, Prompt.user(f"p{i}"), {0: completion()})
-                    for i in range(40)
-                )
-            )
-
     with Counting(tmp_path / "s.db") as store:
-        keys = asyncio.run(go(store))
+        keys = added(store, *[completion()] * 40)
         assert {key for (key,) in keys} == store.keys(request_hash(SETTINGS))
         assert sum(store.sizes) == 40
         assert len(store.sizes) < 20
@@ -122,20 +126,8 @@ def test_an_answer_that_cannot_be_stored_keeps_no_other_out(tmp_path: Path) -> N
     """
     broken = completion()
     object.__setattr__(broken, "logprobs", broken.logprobs[:1])
-
-    async def go(store: RolloutStore) -> list[Any]:
-        with Writer(store) as writer:
-            some = [completion(), broken, completion()]
-            return await asyncio.gather(
-                *(
-                    writer.add_answer(SETTINGS, Prompt.user(f"p{i}"), {0: each})
-                    for i, each in enumerate(some)
-                ),
-                return_exceptions=True,
-            )
-
     with RolloutStore(tmp_path / "s.db") as store:
-        found = asyncio.run(go(store))
+        found = added(store, completion(), broken, completion())
         assert [isinstance(each, StoreError) for each in found] == [False, True, False]
         assert store.size().completions == 2
 

@@ -12,17 +12,8 @@ import pytest
 
 from blackbox_lb.errors import DataError, InputError
 from blackbox_lb.tasks import Task, load_examples, load_task, parse_reward
-from blackbox_lb.tasks.records import shares as shares_module
 from blackbox_lb.tasks.rewards.normalising import normalise
-from blackbox_lb.tasks.sets import labels as labels_module
-from blackbox_lb.tasks.sets.labels import (
-    MOST_LABELS,
-    OPENING,
-    OTHER,
-    Labels,
-    OpenLabels,
-    labels_of_task,
-)
+from blackbox_lb.tasks.sets.labels import Labels, OpenLabels, labels_of_task
 from blackbox_lb.types import Completion, Example, Prompt, ToolCall, with_calls
 from tests.support.commands import blb, options, refused
 from tests.support.errors import names as named_in
@@ -62,11 +53,11 @@ def test_texts_are_not_read_as_labels(tmp_path: Path, monkeypatch: pytest.Monkey
         read.append(text)
         return normalise(text)
 
-    for module in (labels_module, shares_module):
-        monkeypatch.setattr(module, "normalise", counting)
+    for module in ("sets.labels", "records.shares"):
+        monkeypatch.setattr(f"blackbox_lb.tasks.{module}.normalise", counting)
     data = [{"prompt": f"p{n}", "answer": f"a text of row {n}"} for n in range(300)]
     load_task(data=write_rows(tmp_path / "d.jsonl", data))
-    assert len(read) <= MOST_LABELS + 1
+    assert len(read) <= 51
 
 
 def test_labels_are_the_few_answers_of_the_rows() -> None:
@@ -78,8 +69,8 @@ def test_labels_are_the_few_answers_of_the_rows() -> None:
     )
     labels = found_in(data)
     assert labels.counts(data) == {"Billing": 7, "Caf\u00e9": 5}
-    many = [f"label {number}" for number in range(MOST_LABELS + 1) for _ in range(3)]
-    assert len(found_in(rows(*many[:-3])).names) == MOST_LABELS
+    many = [f"label {number}" for number in range(51) for _ in range(3)]
+    assert len(found_in(rows(*many[:-3])).names) == 50
     for examples in (
         rows(*many),
         rows("yes", "no"),
@@ -309,14 +300,14 @@ SORRY = OpenLabels.parse("begins-with:Sorry,I cannot")
 @pytest.mark.parametrize(
     ("labels", "text", "expected"),
     [
-        (CALLS, with_calls("", [ToolCall("weather", "{}")]), OPENING),
-        (CALLS, '{"name": "weather"', OPENING),
-        (CALLS, " ```json\n{", OPENING),
-        (CALLS, "It rains.", OTHER),
-        (CALLS, "", OTHER),
-        (SORRY, "Sorry, no.", OPENING),
-        (SORRY, "\nI cannot say.", OPENING),
-        (SORRY, "I can. Sorry!", OTHER),
+        (CALLS, with_calls("", [ToolCall("weather", "{}")]), 0),
+        (CALLS, '{"name": "weather"', 0),
+        (CALLS, " ```json\n{", 0),
+        (CALLS, "It rains.", 1),
+        (CALLS, "", 1),
+        (SORRY, "Sorry, no.", 0),
+        (SORRY, "\nI cannot say.", 0),
+        (SORRY, "I can. Sorry!", 1),
     ],
 )
 def test_every_text_has_one_of_both_labels(labels: OpenLabels, text: str, expected: int) -> None:

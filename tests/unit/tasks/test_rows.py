@@ -19,13 +19,6 @@ from hypothesis import strategies as st
 
 from blackbox_lb.errors import DataError, InputError
 from blackbox_lb.tasks import Task, load_examples, load_task
-from blackbox_lb.tasks.records.files import (
-    ColumnNames,
-    ExampleRow,
-    GivenRows,
-    join_repeats,
-    read_rows,
-)
 from blackbox_lb.types import Example, Message, Prompt
 from tests.support.commands import options, refused
 from tests.support.errors import names, raises_naming
@@ -481,6 +474,11 @@ def test_plain_text_and_lines_of_json(write: Write) -> None:
 # Rows of a program
 
 
+def examples_given(rows: list[Any]) -> tuple[Example, ...]:
+    """The examples in rows of a program."""
+    return load_task(test=rows, learns=False, require_answers=False).test
+
+
 @pytest.mark.parametrize(
     ("row", "facts"),
     [
@@ -513,8 +511,8 @@ def test_what_json_does_not_have_is_refused(row: Any, facts: tuple[str, ...]) ->
 )  # fmt: skip
 def test_rows_of_a_program_may_hold_values_of_numpy(row: Any, answers: tuple[str, ...]) -> None:
     """They are read as JSON has them; NaN counts as absent, and a name may be a number."""
-    [read] = read_rows(GivenRows([row]), ColumnNames(), require_answers=False)
-    assert (read.example.prompt.messages, read.example.answers) == ((QUESTION,), answers)
+    [example] = examples_given([row])
+    assert (example.prompt.messages, example.answers) == ((QUESTION,), answers)
 
 
 def test_columns_of_a_program_are_named() -> None:
@@ -557,16 +555,9 @@ def test_the_rows_of_a_prompt_are_one_example(write: Write) -> None:
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from("xyz")), min_size=1, max_size=20))
 def test_joining_keeps_every_prompt_and_answer(pairs: list[tuple[str, str]]) -> None:
-    """Each prompt once, in the order of the file, with every answer that one of its rows has; rows
-    and copies add up.
-    """
-    rows = [
-        ExampleRow(Example(f"{n}", Prompt.user(prompt), (answer,)))
-        for n, (prompt, answer) in enumerate(pairs)
-    ]
-    joined = join_repeats(rows)
-    assert [row.example.prompt.text for row in joined] == list(dict.fromkeys(p for p, _ in pairs))
-    for row in joined:
-        wanted = {answer for prompt, answer in pairs if prompt == row.example.prompt.text}
-        assert sorted(row.example.answers) == sorted(wanted)
-    assert sum(1 + row.copies for row in joined) == len(pairs)
+    """Each prompt once, in the order of the file, with every answer that one of its rows has."""
+    joined = examples_given([{"prompt": prompt, "answer": answer} for prompt, answer in pairs])
+    assert [example.prompt.text for example in joined] == list(dict.fromkeys(p for p, _ in pairs))
+    for example in joined:
+        wanted = {answer for prompt, answer in pairs if prompt == example.prompt.text}
+        assert sorted(example.answers) == sorted(wanted)

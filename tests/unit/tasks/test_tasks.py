@@ -4,7 +4,6 @@ tasks.
 
 from __future__ import annotations
 
-import json
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -20,9 +19,9 @@ from blackbox_lb.tasks import Task, load_task
 from blackbox_lb.tasks.records.files import ExampleRow
 from blackbox_lb.tasks.rewards.matching import parse_matcher
 from blackbox_lb.tasks.sets.labels import labels_of_task
-from blackbox_lb.tasks.sets.task import DEFAULT_FRACTIONS, divide
 from blackbox_lb.types import Example, Prompt
 from tests.support.errors import names, raises_naming
+from tests.support.questions import write_rows
 
 Row = dict[str, object]
 Write = Callable[..., Path]
@@ -31,13 +30,7 @@ Write = Callable[..., Path]
 @pytest.fixture
 def write(tmp_path: Path) -> Write:
     """Write a data file of rows."""
-
-    def _write(name: str, *rows: Row) -> Path:
-        path = tmp_path / name
-        path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
-        return path
-
-    return _write
+    return lambda name, *rows: write_rows(tmp_path / name, rows)
 
 
 def splits_of(task: Task) -> tuple[tuple[Example, ...], ...]:
@@ -57,12 +50,13 @@ def numbered(count: int, start: int = 0) -> list[Example]:
     ]
 
 
-def divided(
-    examples: Iterable[Example], seed: int = 0, fractions: Sequence[float] = DEFAULT_FRACTIONS
-) -> Task:
+def divided(examples: Iterable[Example], **options: Any) -> Task:
     """A task of examples that are split three ways."""
-    rows = [ExampleRow(example) for example in examples]
-    return Task.from_splits("t", divide("t", rows, seed, fractions))
+    rows = [
+        {"id": example.id, "prompt": example.prompt.text, "answer": example.answers[0]}
+        for example in examples
+    ]
+    return load_task(data=rows, **options)
 
 
 # Shares
@@ -75,12 +69,13 @@ def test_adding_rows_moves_no_other(count: int, more: int, seed: int) -> None:
     """
     examples = numbered(count, start=100)
     try:
-        small = divided(examples, seed)
+        small = divided(examples, seed=seed)
     except DataError:
         return
-    large = divided(numbered(more) + examples + numbered(more, start=1000), seed)
+    large = divided(numbered(more) + examples + numbered(more, start=1000), seed=seed)
     for few, many in zip(splits_of(small), splits_of(large), strict=True):
-        assert tuple(example for example in many if example in few) == few
+        ids = [example.id for example in few]
+        assert [example.id for example in many if example.id in ids] == ids
 
 
 def test_the_shares_are_the_fractions() -> None:
@@ -109,7 +104,7 @@ def test_too_few_rows_are_refused_with_the_number_needed() -> None:
     """Two rows cannot fill three splits; the message says how many rows do, with 99 %
     probability.
     """
-    with raises_naming(DataError, "t", "2", "26"):
+    with raises_naming(DataError, "2", "26"):
         divided(numbered(2))
     assert 3 * 0.8**26 < 0.01 <= 3 * 0.8**25
 
@@ -139,7 +134,7 @@ def test_each_split_has_its_share_of_each_label(write: Write) -> None:
             assert all(sizes)
             assert label != "Account" or sizes[0] >= 2, seed
             if seed == 0:
-                for size, share in zip(sizes, DEFAULT_FRACTIONS, strict=True):
+                for size, share in zip(sizes, (0.5, 0.2, 0.3), strict=True):
                     assert abs(size - share * count) < 1
     assert "Account has only 5 rows (lines 57, 58, 59, 60, 61)" in task.note
     assert "Technical has" not in task.note

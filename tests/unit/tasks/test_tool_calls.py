@@ -12,8 +12,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from blackbox_lb.errors import DataError, InputError
-from blackbox_lb.tasks import load_task, parse_reward
-from blackbox_lb.tasks.records.files import content_hash, load_examples
+from blackbox_lb.tasks import load_examples, load_task, parse_reward
 from blackbox_lb.tasks.records.tools import read_tools, tools_text
 from blackbox_lb.tasks.rewards.forms.endpoint import EndpointReward
 from blackbox_lb.types import (
@@ -28,6 +27,7 @@ from blackbox_lb.types import (
     with_calls,
 )
 from tests.support.errors import raises_naming
+from tests.support.questions import write_rows
 
 WEATHER = {
     "type": "function",
@@ -57,12 +57,6 @@ def offered(*tools: dict[str, Any]) -> Example:
     """A prompt that offers ``tools``."""
     prompt = Prompt((Message("user", "Rain?"),), tools=tools_text(list(tools)))
     return Example("1", prompt)
-
-
-def written(path: Path, *rows: dict[str, Any]) -> Path:
-    """A data file with ``rows``."""
-    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
-    return path
 
 
 TAGS = (CALL_BEGIN, CALL_END)
@@ -190,7 +184,7 @@ def test_the_tools_of_a_row_are_those_of_its_prompt(tmp_path: Path) -> None:
     spelled = {"function": WEATHER["function"], "type": "function"}
     row: dict[str, Any] = {"prompt": "Rain?", "answer": "call"}
     rows = [row | {"tools": tools} for tools in ([WEATHER], json.dumps([spelled]), [])]
-    first, second = load_examples(written(tmp_path / "a.jsonl", *rows))
+    first, second = load_examples(write_rows(tmp_path / "a.jsonl", rows))
     assert json.loads(first.prompt.tools) == [WEATHER]
     assert second.prompt.tools == ""
     assert first.id != second.id
@@ -211,7 +205,7 @@ def test_tools_that_are_none_are_refused(tmp_path: Path, tools: Any) -> None:
     """In a row and in a file of tools: the server would refuse each request."""
     row = {"prompt": "Rain?", "tools": tools, "answer": "x"}
     with raises_naming(DataError, "line 1"):
-        load_examples(written(tmp_path / "a.jsonl", row))
+        load_examples(write_rows(tmp_path / "a.jsonl", [row]))
     path = tmp_path / "tools.json"
     path.write_text(tools if isinstance(tools, str) else json.dumps(tools))
     with raises_naming(DataError, "tools.json"):
@@ -225,7 +219,7 @@ def test_a_file_of_tools_serves_every_prompt(tmp_path: Path) -> None:
     path = tmp_path / "tools.json"
     path.write_text(json.dumps([WEATHER, CLOCK]))
     rows = [{"prompt": f"Rain in {number}?", "answer": "call"} for number in range(60)]
-    task = load_task(data=written(tmp_path / "a.jsonl", *rows))
+    task = load_task(data=write_rows(tmp_path / "a.jsonl", rows))
     equipped = task.with_tools(read_tools(path))
     for examples in (equipped.train, equipped.validation, equipped.test):
         assert all(json.loads(example.prompt.tools) == [WEATHER, CLOCK] for example in examples)
@@ -275,7 +269,7 @@ def test_calls_and_results_are_read_as_they_are(
     is the answer of a row without one, and not sent.
     """
     rows = [row_with(*messages), {"messages": [*messages, ASKED, CALLED]}]
-    first, second = load_examples(written(tmp_path / "a.jsonl", *rows))
+    first, second = load_examples(write_rows(tmp_path / "a.jsonl", rows))
     assert [message.as_json for message in first.prompt.messages] == list(messages)
     assert [message.as_json for message in second.prompt.messages] == [*messages, ASKED]
     assert second.answers == (OSLO.text,)
@@ -283,7 +277,7 @@ def test_calls_and_results_are_read_as_they_are(
 
 def test_another_call_or_result_is_another_prompt(tmp_path: Path) -> None:
     """Rows that differ in what was called, or in whose result it is, are apart; equal ones are one
-    example. A prompt without calls keeps its id.
+    example.
     """
     other = called(function={**CALL_1["function"], "name": "w"})
     rows = [
@@ -293,9 +287,8 @@ def test_another_call_or_result_is_another_prompt(tmp_path: Path) -> None:
         row_with(ASKED, called(id="c9"), {**RESULT, "tool_call_id": "c9"}),
         row_with(ASKED),
     ]
-    examples = load_examples(written(tmp_path / "a.jsonl", *rows))
+    examples = load_examples(write_rows(tmp_path / "a.jsonl", rows))
     assert len({example.id for example in examples}) == len(examples) == 4
-    assert examples[-1].id == content_hash(Prompt.user("Rain in Oslo?"), ("yes",), "", ())
 
 
 def test_what_the_model_reads_is_counted_and_shown() -> None:
@@ -348,4 +341,4 @@ def called(**changes: Any) -> dict[str, Any]:
 def test_broken_calls_and_results_are_refused(tmp_path: Path, messages: Any) -> None:
     """With their line."""
     with raises_naming(DataError, "line 1"):
-        load_examples(written(tmp_path / "a.jsonl", row_with(*messages)))
+        load_examples(write_rows(tmp_path / "a.jsonl", [row_with(*messages)]))

@@ -1,3 +1,3 @@
 """The forms of a reward: each module here is one, or a few alike, and its ``FORMS`` are all that
-the registry, the help and the documents know of it.
+the registry and the help know of it.
 """

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import regex
 
-from blackbox_lb.bias.phrases import INLINE, PhraseLine, PhraseList
+from blackbox_lb.bias.phrases import INLINE, PhraseList
 from blackbox_lb.tasks.rewards.reward import Form, TextRule
 from blackbox_lb.types import FloatArray, Span
 
@@ -53,21 +52,6 @@ class AvoidList(TextRule):
 
     phrases: PhraseList
 
-    @classmethod
-    def load(cls, name: str) -> AvoidList:
-        """Read the list ``name``; see ``PhraseList.load``. InputError: it is wrong."""
-        return cls(phrases=PhraseList.load(name))
-
-    @classmethod
-    def parse(cls, text: str, path: Path) -> AvoidList:
-        """The list in ``text``; ``path`` names it in messages. InputError: it is wrong."""
-        return cls(phrases=PhraseList.parse(text, path))
-
-    @property
-    def lines(self) -> tuple[PhraseLine, ...]:
-        """In the order of the file."""
-        return self.phrases.lines
-
     @property
     def label(self) -> str:
         """See ``Reward``."""
@@ -76,8 +60,9 @@ class AvoidList(TextRule):
     @property
     def summary(self) -> str:
         """See ``Reward``."""
-        entries = [line.entry for line in self.lines[:MOST_SHOWN]]
-        if len(self.lines) > MOST_SHOWN:
+        lines = self.phrases.lines
+        entries = [line.entry for line in lines[:MOST_SHOWN]]
+        if len(lines) > MOST_SHOWN:
             entries.append("...")
         origin = f"in the file {self.phrases.path}"
         if self.phrases.path == INLINE:
@@ -107,11 +92,8 @@ FORMS = (
         "avoid",
         "less the hits of words, phrases and /patterns/ for each hundred words; WORDS are a file"
         " with one a line, or delve,tapestry",
-        AvoidList.load,
+        lambda name: AvoidList(phrases=PhraseList.load(name)),
         takes="WORDS",
         reaches="file",
-        use="stock words, names, dashes",
-        places="each hit",
-        section="words-to-avoid",
     ),
 )

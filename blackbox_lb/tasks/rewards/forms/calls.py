@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import Any, ClassVar
 
 from blackbox_lb.errors import InputError
-from blackbox_lb.tasks.rewards.forms.json_schema import draft_of, fault_of
+from blackbox_lb.tasks.rewards.forms.json_schema import check_installed, draft_of, fault_of
 from blackbox_lb.tasks.rewards.reward import Form, Reward, Score
 from blackbox_lb.types import Completion, Example
 
@@ -47,13 +47,7 @@ class ArgumentsValid(Reward):
     def installed(cls, argument: str) -> ArgumentsValid:
         """The reward. Raises InputError: jsonschema is not installed."""
         del argument
-        try:
-            import jsonschema  # noqa: F401  (each fit would find out only at its first score)
-        except ImportError as error:
-            raise InputError(
-                f"the reward {VALID} needs jsonschema, which is not installed: pip install"
-                " '.[tasks]' in the checkout"
-            ) from error
+        check_installed(VALID)
         return cls()
 
     def problem(self, example: Example) -> str | None:
@@ -125,15 +119,11 @@ FORMS = (
         "1 if the completion calls a function, or the one of that name, else 0",
         lambda name: Calls(function=name, label=f"calls {name}".strip()),
         takes="[NAME]",
-        use="agents that should call, or not",
-        section="tools-and-calls",
     ),
     Form(
         VALID,
         "1 if the completion calls functions that its prompt offers, with arguments that their JSON"
         " Schema accepts, else 0",
         ArgumentsValid.installed,
-        use="calls that run",
-        section="tools-and-calls",
     ),
 )

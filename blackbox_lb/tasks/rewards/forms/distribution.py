@@ -39,7 +39,5 @@ FORMS = (
         " shares in the data, by group where the column (group) has some",
         lambda column: Distribution(grouped_by=column or GROUP),
         takes="[COLUMN]",
-        use="margins of personas, surveys, synthetic data",
-        section="wanted-shares",
     ),
 )

@@ -130,6 +130,5 @@ FORMS = (
         EndpointReward.parse,
         takes="//HOST/PATH",
         reaches="host",
-        use="a scorer in another language",
     ),
 )

@@ -84,15 +84,13 @@ class Formula(Reward):
             ) from error
 
 
-def _form(name: str, meaning: str, use: str, formula: Formula) -> Form:
+def _form(name: str, meaning: str, formula: Formula) -> Form:
     return Form(
         name,
         meaning,
         lambda argument: formula,
         judges=lambda argument: formula.is_gated,
         shown=formula.shown,
-        use=use,
-        places="every token, with equal amounts" if formula.every_token_costs else "",
     )
 
 
@@ -102,7 +100,6 @@ FORMS = (
     _form(
         "accuracy",
         "1 if correct, else 0",
-        "accuracy with a tau",
         Formula(
             shown="accuracy",
             value=lambda correct, length, horizon: float(correct),
@@ -114,7 +111,6 @@ FORMS = (
     _form(
         "log-accuracy",
         "0 if correct, else minus infinity: imitate correct completions only",
-        "accuracy, as in the paper; tau has no effect",
         Formula(
             shown="accuracy",
             value=lambda correct, length, horizon: 0.0 if correct else -math.inf,
@@ -126,7 +122,6 @@ FORMS = (
     _form(
         "length",
         "ln(T/len): shorter is better",
-        "shorter, right or wrong",
         Formula(
             shown=LENGTH,
             value=lambda correct, length, horizon: math.log(horizon / length),
@@ -137,7 +132,6 @@ FORMS = (
     _form(
         "tokens",
         "-len/100: every token costs the same",
-        "shorter, with credit for each token",
         Formula(
             shown=TOKENS,
             value=lambda correct, length, horizon: -length * TOKEN_COST,
@@ -150,7 +144,6 @@ FORMS = (
     _form(
         "accuracy-minus-length",
         "1{correct} - len/T",
-        "a price on length",
         Formula(
             shown="accuracy - len/T",
             value=lambda correct, length, horizon: float(correct) - length / horizon,
@@ -160,7 +153,6 @@ FORMS = (
     _form(
         "correct-and-short",
         "ln(1{correct} T/len): the shorter among the correct, minus infinity if wrong",
-        "shorter among the correct",
         Formula(
             shown="correct x T/len",
             value=lambda correct, length, horizon: (
@@ -174,7 +166,6 @@ FORMS = (
     _form(
         "accuracy-gated-length",
         "1{correct} T/len: correct-and-short without the logarithm",
-        "shorter among the correct, as in the paper's GRPO baseline",
         Formula(
             shown="correct x T/len",
             value=lambda correct, length, horizon: horizon / length if correct else 0.0,

@@ -247,8 +247,5 @@ FORMS = (
         " directory or an installed package",
         load_function,
         reaches="code",
-        use="anything",
-        places="those that your function returns",
-        section="a-function-of-your-own",
     ),
 )

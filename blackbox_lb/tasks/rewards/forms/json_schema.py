@@ -128,17 +128,23 @@ def _refuse(constant: str) -> object:
     raise ValueError(f"{constant} is not JSON")  # which json reads all the same
 
 
-def _validator(path: Path) -> Any:
+def check_installed(reward: str) -> None:
+    """Raise InputError where jsonschema is missing, which a fit would find out only later."""
     try:
-        import jsonschema  # noqa: F401  (needed below)
-        from referencing import Registry
-        from referencing.exceptions import Unresolvable
-        from referencing.jsonschema import specification_with
+        import jsonschema  # noqa: F401
     except ImportError as error:
         raise InputError(
-            "the reward json-schema needs jsonschema, which is not installed: pip install"
-            " '.[tasks]' in the checkout"
+            f"the reward {reward} needs jsonschema, which is not installed: pip install '.[tasks]'"
+            " in the checkout"
         ) from error
+
+
+def _validator(path: Path) -> Any:
+    check_installed("json-schema")
+    from referencing import Registry
+    from referencing.exceptions import Unresolvable
+    from referencing.jsonschema import specification_with
+
     schema = read_settings(path, "the schema", "give json-schema:FILE", parse=parse_json)
     _check_not_wrapped(path, schema)
     fault = fault_of(schema)
@@ -256,6 +262,5 @@ FORMS = (
         JsonSchema.load,
         takes="FILE",
         reaches="file",
-        use="structured output",
     ),
 )

@@ -40,6 +40,7 @@ from pydantic import AfterValidator, BaseModel, Field, JsonValue, ValidationErro
 
 from blackbox_lb.errors import AuthenticationFailed, CorruptResponse, InputError
 from blackbox_lb.providers.schema import no_secrets
+from blackbox_lb.safety.documents import first_problem
 from blackbox_lb.safety.http.error_answers import masked
 from blackbox_lb.safety.network import read_address
 from blackbox_lb.safety.printable import shorten
@@ -298,10 +299,8 @@ def _read(path: str) -> JudgeFile:
             read_settings(Path(path), "the judge", "give judge:FILE.toml")
         )
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"])) or "the top"
         raise InputError(
-            f"the judge {path}: {where}: {first['msg']}; it knows"
+            f"the judge {path}: {first_problem(error)}; it knows"
             f" {', '.join(JudgeFile.model_fields)}"
         ) from error
     watch([file.api_key_env])
@@ -359,8 +358,5 @@ FORMS = (
         Judge.load,
         takes="FILE.toml",
         reaches="host",
-        use="taste",
-        places="the passages that it quotes, where its file has a row `quotes`",
-        section="a-judge",
     ),
 )

@@ -160,8 +160,5 @@ FORMS = (
         Marks.load,
         takes="FILE",
         reaches="file",
-        use="what people object to",
-        places="each mark",
-        section="marks-that-people-made",
     ),
 )

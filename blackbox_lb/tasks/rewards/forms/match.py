@@ -38,14 +38,12 @@ FORMS = (
         "1 if the whole completion is an accepted answer, else 0",
         partial(_match, "exact-match"),
         judges=lambda argument: True,
-        use="a form",
     ),
     Form(
         "contains",
         "1 if an accepted answer occurs in the completion as whole words, else 0",
         partial(_match, "contains"),
         judges=lambda argument: True,
-        use="a keyword",
     ),
     Form(
         "regex",
@@ -54,6 +52,5 @@ FORMS = (
         partial(_match, PATTERN),
         takes="PATTERN",
         judges=lambda argument: parse_matcher(f"{PATTERN}{argument}").needs_answer,
-        use="a form, a keyword",
     ),
 )

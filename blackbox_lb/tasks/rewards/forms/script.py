@@ -96,8 +96,5 @@ FORMS = (
         "less the letters outside a Unicode script, such as Latin, for each hundred letters",
         ScriptRule.parse,
         takes="NAME",
-        use="an answer in one script",
-        places="each letter outside the script",
-        section="letters-of-another-script",
     ),
 )
