@@ -47,24 +47,19 @@ def log_losses(probabilities: Vector, answers: Ids) -> Vector:
 
 
 def comparisons(
-    names: Sequence[str], raw: Vector, mended: Vector, answers: Ids, suffix: str = ""
+    decided: Decisions, raw: Vector, mended: Vector, answers: Ids, suffix: str
 ) -> list[Comparison]:
     """Accuracy, log loss and calibration error of both, paired by row; p-values not adjusted yet.
 
-    names: (c,) of the options. raw, mended: (n, c) probabilities. answers: (n,) right options.
-    suffix: behind the names of the metrics.
+    decided: the decisions by ``mended``. raw, mended: (n, c) probabilities. answers: (n,) right
+    options. suffix: behind the names of the metrics.
     """
-    before = right_rows(raw, answers)
-    after = right_rows(mended, answers)
-    calibration = _calibration(f"calibration error{suffix}", raw, mended, before, after)
+    calibration = _calibration(f"calibration error{suffix}", raw, mended, answers)
     rows = [*_by_row(raw, mended, answers, suffix), calibration]
-    decisions = {GREEDY.name: _decisions(names, mended, answers)}
-    return beside_commonest(rows, decisions, "accuracy")
+    return beside_commonest(rows, {GREEDY.name: decided}, "accuracy")
 
 
-def beside(
-    name: str, rival: Vector, mended: Vector, answers: Ids, suffix: str = ""
-) -> list[Comparison]:
+def beside(name: str, rival: Vector, mended: Vector, answers: Ids, suffix: str) -> list[Comparison]:
     """Accuracy and log loss of the mended probabilities against a rival's, by row."""
     rows = _by_row(rival, mended, answers, suffix)
     return [row.replacing(against=name, family="secondary") for row in rows]
@@ -88,10 +83,10 @@ def _comparison(
     return paired_comparison(GREEDY, metric, better, base, mended, mended - base, (RAW, MENDED))
 
 
-def _calibration(
-    metric: str, raw: Vector, mended: Vector, before: Bools, after: Bools
-) -> Comparison:
+def _calibration(metric: str, raw: Vector, mended: Vector, answers: Ids) -> Comparison:
     """The calibration error is no mean over rows, so that its interval resamples the rows."""
+    before = right_rows(raw, answers)
+    after = right_rows(mended, answers)
     confidences = raw.max(axis=1), mended.max(axis=1)
 
     def errors(rows: Ids) -> tuple[float, float]:
