@@ -182,14 +182,13 @@ async def fit_decisions(trials: Trials, task: Task, plan: Plan) -> Fitted:
         raw = softmax(base.logprobs[is_judged])
         after = mending.probabilities(test.logprobs[is_judged])
         if len(answers):
-            both = both_decisions(question, raw, after, answers)
-            verdicts += comparisons(both.biased, raw, after, answers, suffix)
+            verdicts += comparisons(question.names, raw, after, answers, suffix)
             for candidate in chosen.candidates:
                 if candidate.name in RIVALS:
                     rival = candidate.mending.probabilities(test.logprobs[is_judged])
                     rivals += beside(candidate.name, rival, after, answers, suffix)
             title = GREEDY.name if len(learned) == 1 else f"{GREEDY.name}, {question.id}"
-            decisions[title] = both
+            decisions[title] = both_decisions(question, raw, after, answers)
         examples = [row for row, judged in zip(rows.test, is_judged, strict=True) if judged]
         examples_of_change, changed = changed_rows(question, examples, raw, after, answers)
         flipped, flip_rows = flips.get(question.id, (None, 0))

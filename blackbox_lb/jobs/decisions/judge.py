@@ -47,19 +47,22 @@ def log_losses(probabilities: Vector, answers: Ids) -> Vector:
 
 
 def comparisons(
-    decided: Decisions, raw: Vector, mended: Vector, answers: Ids, suffix: str
+    names: Sequence[str], raw: Vector, mended: Vector, answers: Ids, suffix: str = ""
 ) -> list[Comparison]:
     """Accuracy, log loss and calibration error of both, paired by row; p-values not adjusted yet.
 
-    decided: the decisions by ``mended``. raw, mended: (n, c) probabilities. answers: (n,) right
-    options. suffix: behind the names of the metrics.
+    names: (c,) of the options. raw, mended: (n, c) probabilities. answers: (n,) right options.
+    suffix: behind the names of the metrics.
     """
     calibration = _calibration(f"calibration error{suffix}", raw, mended, answers)
     rows = [*_by_row(raw, mended, answers, suffix), calibration]
-    return beside_commonest(rows, {GREEDY.name: decided}, "accuracy")
+    decisions = {GREEDY.name: _decisions(names, mended, answers)}
+    return beside_commonest(rows, decisions, "accuracy")
 
 
-def beside(name: str, rival: Vector, mended: Vector, answers: Ids, suffix: str) -> list[Comparison]:
+def beside(
+    name: str, rival: Vector, mended: Vector, answers: Ids, suffix: str = ""
+) -> list[Comparison]:
     """Accuracy and log loss of the mended probabilities against a rival's, by row."""
     rows = _by_row(rival, mended, answers, suffix)
     return [row.replacing(against=name, family="secondary") for row in rows]

@@ -12,11 +12,7 @@ from typing import Literal, TypeAlias
 import numpy as np
 
 from blackbox_lb.bias.records import LEVEL, Comparison, Verdict
-from blackbox_lb.jobs.evaluation.document import (
-    Evaluation,
-    Mean,
-    PolicyResult,
-)
+from blackbox_lb.jobs.evaluation.document import Evaluation, Mean, PolicyResult
 from blackbox_lb.jobs.evaluation.policies import BASE
 from blackbox_lb.jobs.evaluation.results import Judged, PolicyAnswers
 from blackbox_lb.jobs.evaluation.texts import text_figures
