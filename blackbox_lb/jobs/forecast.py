@@ -304,9 +304,9 @@ def unknown_bias(number: int, features: Sequence[Feature] = ()) -> RequestBias:
     return RequestBias({0: float(number + 1)}, features)
 
 
-def eval_parts(
+def eval_forecast(
     settings: RequestSettings, task: Task, biases: Mapping[str, RequestBias], plan: EvalPlan
-) -> list[Part]:
+) -> Forecast:
     """What an evaluation asks for: every policy of every setting on the test prompts, and the lists
     for decisions here.
     """
@@ -323,11 +323,4 @@ def eval_parts(
     parts += [
         part for _, _, part in answer_parts(settings.draw, task.test, judged, plan.samples, where)
     ]
-    return parts
-
-
-def eval_forecast(
-    settings: RequestSettings, task: Task, biases: Mapping[str, RequestBias], plan: EvalPlan
-) -> Forecast:
-    """The forecast of an evaluation."""
-    return forecast(settings, eval_parts(settings, task, biases, plan))
+    return forecast(settings, parts)

@@ -5,7 +5,7 @@ whole words are banned, and everything in the list is kept out by stepping back.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -171,9 +171,10 @@ async def word_tokens(
     if texts:
         for token, raw in texts.items():
             text = raw.decode("utf-8", "ignore")
-            line = _word_in(phrases, text)
-            if line is not None:
-                tokens[token] = (text, line)
+            for hit in phrases.hits(text):
+                if not hit.line.is_pattern:
+                    tokens[token] = (text, hit.line)
+                    break
     else:
         tokens = await _asked(session, phrases, in_flight)
     highest = session.highest_id
@@ -190,21 +191,9 @@ async def word_tokens(
     left_out = [tokens[token][1] for token in (*ranked[len(banned) :], *(tokens.keys() - allowed))]
     return WordTokens(
         banned={token: allowed[token][0] for token in sorted(banned)},
-        words=_unique(allowed[token][1] for token in banned),
-        left_out=_unique(left_out),
+        words=tuple(dict.fromkeys(allowed[token][1] for token in banned)),
+        left_out=tuple(dict.fromkeys(left_out)),
     )
-
-
-def _unique(lines: Iterable[PhraseLine]) -> tuple[PhraseLine, ...]:
-    return tuple(dict.fromkeys(lines))
-
-
-def _word_in(phrases: PhraseList, text: str) -> PhraseLine | None:
-    """The line of which a token holds the whole of a word or phrase; None for none."""
-    for hit in phrases.hits(text):
-        if not hit.line.is_pattern:
-            return hit.line
-    return None
 
 
 async def _asked(

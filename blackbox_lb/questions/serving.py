@@ -6,7 +6,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from blackbox_lb.questions.fields import (
     Json,
@@ -158,9 +158,8 @@ _OF_SGLANG = {
 
 
 def _questions_of_sglang(raw: Json, loc: Loc) -> tuple[Question, ...]:
-    if not isinstance(raw, list):
-        raise RequestFault(loc, f"it is {kind_of(raw)}; give a list", "list_type")
-    questions = [_question_of_sglang(item, (*loc, place)) for place, item in enumerate(raw)]
+    items = cast("list[Json]", raw)  # ``shape_of`` has seen it
+    questions = [_question_of_sglang(item, (*loc, place)) for place, item in enumerate(items)]
     return distinct_ids(questions, loc)
 
 

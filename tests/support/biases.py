@@ -10,6 +10,8 @@ from blackbox_lb.bias.features import FeatureVector, PromptFeature, parse_featur
 from blackbox_lb.bias.phases import Phases
 from blackbox_lb.bias.records import Entry, Verdict
 from blackbox_lb.bias.request_bias import SentRange
+from blackbox_lb.vocabulary.tokenizer import PROBE_TEXT, fingerprint
+from tests.support.exact import ExactServer
 
 FIELDS: dict[str, Any] = {
     "provider": "vllm",
@@ -20,6 +22,18 @@ FIELDS: dict[str, Any] = {
 }
 WIDE = SentRange(low=-1e6, high=1e6)
 Values = Mapping[int, float]
+
+
+def bias_of(*entries: Entry, **fields: Any) -> Bias:
+    """A bias of these entries."""
+    return Bias(**(FIELDS | {"entries": entries} | fields))
+
+
+def exact_bias(server: ExactServer, *entries: Entry, **fields: Any) -> Bias:
+    """One that was learned of the model behind a server."""
+    tokenizer = fingerprint(server.tokenize(PROBE_TEXT))
+    own = {"provider": "llamacpp", "model": "exact", "tokenizer": tokenizer}
+    return bias_of(*entries, **(own | fields))
 
 
 def feature(spec: str) -> PromptFeature:

@@ -17,7 +17,7 @@ from tests.support.exact.listener import Listener, Reply, Request
 JSON = dict[str, Any]
 LogProbs = Callable[[Any, str, Sequence[str]], Sequence[float]]
 """(state, id of the question, names of its options in the order of the request) -> log p, which
-need not be normalised.
+need not be normalised; () of a refusal.
 """
 
 
@@ -73,22 +73,20 @@ class DecidingServer:
         if name not in ("systemone", "decisions"):
             return Reply(404, {"error": {"message": "no such path"}})
         asked = parse_request(body, name)
-        if asked.state in self._refused:
-            decided = {
-                question.id: QuestionAnswer((), refused=True) for question in asked.questions
-            }
-        else:
-            decided = {
-                question.id: QuestionAnswer(
-                    tuple(self.probabilities(asked.state, question.id, question.names))
-                )
-                for question in asked.questions
-            }
+        decided = {}
+        for question in asked.questions:
+            shares = self.probabilities(asked.state, question.id, question.names)
+            is_refused = asked.state in self._refused or not shares
+            if is_refused:
+                shares = [1 / len(question.options)] * len(question.options)
+            decided[question.id] = QuestionAnswer(tuple(shares), refused=is_refused)
         return Reply(200, bare(answer_body(asked, self.model, decided, 100)))
 
     def probabilities(self, state: Any, name: str, options: Sequence[str]) -> list[float]:
         """As they are printed."""
         logits = np.asarray(self._logprobs(state, name, options), float)
+        if not logits.size:
+            return []
         odds = np.exp(logits - logits.max())
         shares: list[float] = (odds / odds.sum()).tolist()
         if self._decimals is None:

@@ -3,15 +3,28 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from click.testing import Result
 
+from blackbox_lb.estimate.decisions.first_lists import FirstLists
+from blackbox_lb.rollouts.answers.given_answers import AnswerStarts
+from blackbox_lb.types import Example
+from tests.support.commands import Server, asking, blb
 from tests.support.exact import ExactModel
 from tests.support.questions import write_rows
 
-__all__ = ["DECIDER", "balanced_rows", "labelled_rows", "write_which"]
+__all__ = [
+    "DECIDER",
+    "answer_starts",
+    "balanced_rows",
+    "fit_labels",
+    "labelled_rows",
+    "write_which",
+]
 
 DECIDER = ExactModel(
     14, 2, seed=3, prompts=12, unigram=np.where(np.isin(np.arange(14), (1, 2)), -4.0, 0.0), end=True
@@ -40,6 +53,32 @@ def balanced_rows(model: ExactModel) -> list[dict[str, Any]]:
                 wanted[row["answer"]] -= 1
                 rows.append(row)
     return rows
+
+
+def fit_labels(
+    server: Server, data: Path, out: Path, *more: object, reward: str = "exact-match"
+) -> Result:
+    """``blb fit`` of answers of one token."""
+    where = asking(server, data=data, out=out, reward=reward, max_tokens=1)
+    return blb("fit", *where, "--quiet", *more)
+
+
+def answer_starts(
+    examples: Sequence[Example], lists: FirstLists, tokens: Sequence[int]
+) -> AnswerStarts:
+    """The first positions of prompts whose answers begin with one token each."""
+    return AnswerStarts(
+        examples=tuple(examples),
+        places=np.arange(len(examples)),
+        whole=lists,
+        lists=lists,
+        accepted=tuple(np.array([token], np.int64) for token in tokens),
+        spelled=tuple((token,) for token in tokens),
+        width=lists.ids.shape[1],
+        unanswered=0,
+        longer=0,
+        ambiguous=0,
+    )
 
 
 def write_which(folder: Path) -> Path:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,16 @@ def text_completion(text: str, tokens: int = 3) -> Completion:
     none = np.zeros((tokens, 0))
     ids, logprobs = np.zeros(tokens, np.int32), np.zeros(tokens, np.float32)
     return Completion(text, "stop", ids, logprobs, none.astype(np.int32), none.astype(np.float32))
+
+
+def token_completion(
+    text: str, ids: Sequence[int], logprobs: Sequence[float] = (), generated: int | None = None
+) -> Completion:
+    """A completion of these tokens, each alone in its list; logprobs: nats, 0 each if not given."""
+    tokens = np.array(ids, np.int32)
+    values = np.array(logprobs or [0.0] * len(tokens), np.float32)
+    lists = (tokens[:, None], values[:, None])
+    return Completion(text, "stop", tokens, values, *lists, generated=generated)
 
 
 def store_completions(

@@ -44,13 +44,19 @@ def rows_of(number: int) -> list[dict[str, str]]:
     return rows
 
 
-def write_two_questions(folder: Path, second: str) -> Path:
+def write_tickets(folder: Path, number: int) -> Path:
+    """Rows in a file, which is returned; the file with the question lies beside it."""
+    (folder / "team.json").write_text(json.dumps({"team": QUESTION}))
+    return write_rows(folder / "tickets.jsonl", rows_of(number))
+
+
+def write_two_questions(folder: Path, second: str, number: int = 60) -> Path:
     """Rows with an answer to the question of the team and to one of yes or no named ``second``, in
     a file, which is returned; the questions' file lies beside it.
     """
     rows = [
         {"prompt": row["prompt"], "team": row["answer"], second: "yes" if place % 3 else "no"}
-        for place, row in enumerate(rows_of(60))
+        for place, row in enumerate(rows_of(number))
     ]
     questions = {"team": QUESTION, second: {"type": "noul", "instructions": "In danger?"}}
     (folder / "team.json").write_text(json.dumps(questions))

@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 import numpy as np
 
@@ -19,7 +18,7 @@ from blackbox_lb.bias.decisions import MendedQuestion, PromisedError
 from blackbox_lb.bias.document import Bias
 from blackbox_lb.bias.records import Comparison
 from blackbox_lb.errors import InputError
-from blackbox_lb.estimate.inputs.checks import Bools, Ids, Vector
+from blackbox_lb.estimate.inputs.checks import Vector
 from blackbox_lb.estimate.label_fit import softmax
 from blackbox_lb.estimate.mending import (
     CandidateMending,
@@ -80,22 +79,56 @@ MOST_NUMBERS = 10_000
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class LearnedQuestion:
-    """A question with the mending that was chosen, and what it was chosen from.
+class LearnedWay:
+    """A way to read a question, with the best mending of what it reads.
 
-    way: how it is read. base_way: the first way by which it can be read, which it is compared with.
-    rows: as they were read. is_used: (n,) the train rows that taught. rivals: what else mends, and
-    is not chosen.
+    rows: as they were read. learning: those of them that taught. read: share of the rows that
+    teach which it reads.
+    """
+
+    way: WayToRead
+    rows: ReadRows
+    learning: MendingRows
+    read: float
+    candidates: Sequence[CandidateMending]
+    best: CandidateMending
+
+    def value(self, goal: DecisionGoal) -> float:
+        """What the goal says of it: a row that cannot be read is decided wrong, and each of its
+        options is as likely.
+        """
+        if goal.by == "accuracy":
+            return self.read * self.best.scores.accuracy
+        options = self.rows.logprobs.shape[1]
+        return -self.read * self.best.scores.log_loss - (1 - self.read) * math.log(options)
+
+    def tried(self, chosen: CandidateMending) -> Iterator[TriedMending]:
+        """The candidates, their average and their weights in it."""
+        weights = candidate_weights(self.candidates).tolist()
+        rows = list(zip(self.candidates, weights, strict=True))
+        if self.best not in self.candidates:
+            rows.append((self.best, 1.0))
+        for candidate, weight in rows:
+            yield TriedMending(
+                way=self.way.name,
+                mending=candidate.name,
+                weight=weight,
+                accuracy=candidate.scores.accuracy,
+                log_loss=candidate.scores.log_loss,
+                read=self.read,
+                is_chosen=candidate is chosen,
+            )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LearnedQuestion:
+    """A question with the ways by which it can be read, in their order, and the one that was
+    chosen, which is compared with the first.
     """
 
     question: Question
-    way: WayToRead
-    base_way: WayToRead
-    rows: ReadRows
-    is_used: Bools
-    chosen: CandidateMending
-    tried: tuple[TriedMending, ...]
-    rivals: tuple[CandidateMending, ...]
+    ways: tuple[LearnedWay, ...]
+    chosen: LearnedWay
 
 
 async def fit_decisions(trials: Trials, task: Task, plan: Plan) -> Fitted:
@@ -124,7 +157,9 @@ async def fit_decisions(trials: Trials, task: Task, plan: Plan) -> Fitted:
         for question in rows.questions
     ]
     flips = await _flips(trials, learned, rows)
-    judged_ways = dict.fromkeys(way for choice in learned for way in (choice.base_way, choice.way))
+    judged_ways = dict.fromkeys(
+        part.way for choice in learned for part in (choice.ways[0], choice.chosen)
+    )
     read_tests = {
         way: await read(trials, "judging", rows.test, rows.questions, way) for way in judged_ways
     }
@@ -135,40 +170,41 @@ async def fit_decisions(trials: Trials, task: Task, plan: Plan) -> Fitted:
     decisions: dict[str, BothDecisions] = {}
     for choice in learned:
         question = choice.question
+        chosen = choice.chosen
+        mending = chosen.best.mending
         suffix = f" of {question.id}" if len(learned) > 1 else ""
-        base = read_tests[choice.base_way][question.id]
-        test = read_tests[choice.way][question.id]
+        base = read_tests[choice.ways[0].way][question.id]
+        test = read_tests[chosen.way][question.id]
         promise, sentence = _promise(choice, rows, goal)
         mended.append(_mended(trials, choice, promise, system))
         is_judged = base.is_read & test.is_read & (rows.judged(question) != NO_ANSWER)
         answers = rows.judged(question)[is_judged]
         raw = softmax(base.logprobs[is_judged])
-        after = choice.chosen.mending.probabilities(test.logprobs[is_judged])
+        after = mending.probabilities(test.logprobs[is_judged])
         if len(answers):
             verdicts += comparisons(question.names, raw, after, answers, suffix)
-            for candidate in choice.rivals:
-                rival = candidate.mending.probabilities(test.logprobs[is_judged])
-                rivals += beside(candidate.name, rival, after, answers, suffix)
+            for candidate in chosen.candidates:
+                if candidate.name in RIVALS:
+                    rival = candidate.mending.probabilities(test.logprobs[is_judged])
+                    rivals += beside(candidate.name, rival, after, answers, suffix)
             title = GREEDY.name if len(learned) == 1 else f"{GREEDY.name}, {question.id}"
             decisions[title] = both_decisions(question, raw, after, answers)
         examples = [row for row, judged in zip(rows.test, is_judged, strict=True) if judged]
         examples_of_change, changed = changed_rows(question, examples, raw, after, answers)
         flipped, flip_rows = flips.get(question.id, (None, 0))
-        masses = choice.rows.label_mass[np.isfinite(choice.rows.label_mass)]
-        learning = _mending_rows(question, choice.rows, rows.learned(question), choice.is_used)
-        mending = choice.chosen.mending
+        masses = chosen.rows.label_mass[np.isfinite(chosen.rows.label_mass)]
         decided.append(
             DecidedQuestion(
                 question=question.id,
                 options=question.names,
-                way=choice.way.name,
-                mending=choice.chosen.name,
-                tried=choice.tried,
-                rows=int((learning.answers != NO_ANSWER).sum()),
+                way=chosen.way.name,
+                mending=chosen.best.name,
+                tried=tuple(row for way in choice.ways for row in way.tried(chosen.best)),
+                rows=int((chosen.learning.answers != NO_ANSWER).sum()),
                 test_rows=len(answers),
-                refused=int((~choice.rows.is_read).sum() + (~test.is_read).sum()),
-                floored=float(choice.rows.floored[choice.rows.is_read].mean()),
-                changed_by_floors=int(changed_by_floors(mending, learning).sum()),
+                refused=int((~chosen.rows.is_read).sum() + (~test.is_read).sum()),
+                floored=float(chosen.rows.floored[chosen.rows.is_read].mean()),
+                changed_by_floors=int(changed_by_floors(mending, chosen.learning).sum()),
                 label_mass=float(masses.mean()) if len(masses) else None,
                 flipped=flipped,
                 flip_rows=flip_rows,
@@ -215,46 +251,6 @@ def decision_parts(
         yield from parts_in_order(draws, examples, choices, ways[0], width, is_reversed=True)
 
 
-class _TriedWay(NamedTuple):
-    """A way to read, with the best mending of what it reads.
-
-    is_used: (n,) the train rows that taught. read: share of the rows that teach which it reads.
-    """
-
-    way: WayToRead
-    rows: ReadRows
-    is_used: Bools
-    read: float
-    candidates: Sequence[CandidateMending]
-    best: CandidateMending
-
-    def value(self, goal: DecisionGoal) -> float:
-        """What the goal says of it: a row that cannot be read is decided wrong, and each of its
-        options is as likely.
-        """
-        if goal.by == "accuracy":
-            return self.read * self.best.scores.accuracy
-        options = self.rows.logprobs.shape[1]
-        return -self.read * self.best.scores.log_loss - (1 - self.read) * math.log(options)
-
-    def tried(self, chosen: CandidateMending) -> Iterator[TriedMending]:
-        """The candidates, their average and their weights in it."""
-        weights = candidate_weights(self.candidates).tolist()
-        rows = list(zip(self.candidates, weights, strict=True))
-        if self.best not in self.candidates:
-            rows.append((self.best, 1.0))
-        for candidate, weight in rows:
-            yield TriedMending(
-                way=self.way.name,
-                mending=candidate.name,
-                weight=weight,
-                accuracy=candidate.scores.accuracy,
-                log_loss=candidate.scores.log_loss,
-                read=self.read,
-                is_chosen=candidate is chosen,
-            )
-
-
 def learned_question(
     question: Question,
     rows: DecisionRows,
@@ -268,11 +264,16 @@ def learned_question(
     """
     answers = rows.learned(question)
     teaches = (answers != NO_ANSWER) & ~rows.certifies
-    tried: list[_TriedWay] = []
+    learned: list[LearnedWay] = []
     too_few = InputError("")
     for way, read_rows in by_way.items():
         is_used = read_rows.is_read & ~rows.certifies
-        learning = _mending_rows(question, read_rows, answers, is_used)
+        learning = MendingRows(
+            read_rows.logprobs[is_used],
+            answers[is_used],
+            read_rows.floored[is_used],
+            question.kind == "score",
+        )
         try:
             candidates = mending_candidates(learning, seed)
         except InputError as error:
@@ -280,36 +281,16 @@ def learned_question(
             continue
         share = float(read_rows.is_read[teaches].mean())
         best = best_mending(candidates, learning.answers)
-        tried.append(_TriedWay(way, read_rows, is_used, share, candidates, best))
-    if not tried:
+        learned.append(LearnedWay(way, read_rows, learning, share, candidates, best))
+    if not learned:
         if any(read_rows.is_read.any() for read_rows in by_way.values()):
             raise too_few
         raise InputError(
             f"no answer to the question {question.id!r} could be read: refusals, or none of the"
             f" options {', '.join(question.names)} among the listed first tokens"
         )
-    chosen = max(tried, key=lambda choice: choice.value(goal))
-    return LearnedQuestion(
-        question=question,
-        way=chosen.way,
-        base_way=tried[0].way,
-        rows=chosen.rows,
-        is_used=chosen.is_used,
-        chosen=chosen.best,
-        tried=tuple(row for choice in tried for row in choice.tried(chosen.best)),
-        rivals=tuple(row for row in chosen.candidates if row.name in RIVALS),
-    )
-
-
-def _mending_rows(
-    question: Question, read_rows: ReadRows, answers: Ids, is_used: Bools
-) -> MendingRows:
-    return MendingRows(
-        read_rows.logprobs[is_used],
-        answers[is_used],
-        read_rows.floored[is_used],
-        question.kind == "score",
-    )
+    chosen = max(learned, key=lambda part: part.value(goal))
+    return LearnedQuestion(question, tuple(learned), chosen)
 
 
 def _promise(
@@ -319,9 +300,11 @@ def _promise(
     if goal.error is None:
         return None, ""
     answers = rows.learned(choice.question)
-    is_counted = rows.certifies & choice.rows.is_read & (answers != NO_ANSWER)
-    probabilities = choice.chosen.mending.probabilities(choice.rows.logprobs[is_counted])
-    cuts = preset_cuts(choice.chosen.left_out.max(axis=1))
+    read_rows = choice.chosen.rows
+    best = choice.chosen.best
+    is_counted = rows.certifies & read_rows.is_read & (answers != NO_ANSWER)
+    probabilities = best.mending.probabilities(read_rows.logprobs[is_counted])
+    cuts = preset_cuts(best.left_out.max(axis=1))
     confidences = probabilities.max(axis=1)
     is_right = probabilities.argmax(axis=1) == answers[is_counted]
     outcome = certified(confidences, is_right, cuts, goal.error)
@@ -346,25 +329,26 @@ def _mended(
     trials: Trials, choice: LearnedQuestion, promise: PromisedError | None, system: str
 ) -> MendedQuestion:
     """The question as the bias file holds it."""
-    mending = choice.chosen.mending
-    logprobs = choice.rows.logprobs[choice.rows.is_read]
+    chosen = choice.chosen
+    mending = chosen.best.mending
+    logprobs = chosen.rows.logprobs[chosen.rows.is_read]
     rules = None
     if trials.session.endpoint == "decisions":
         rules = decision_rules(trials.session.profile)
     return MendedQuestion(
         question=choice.question,
-        reading=choice.way.reading,
+        reading=chosen.way.reading,
         path="" if rules is None else rules.path,
-        model=choice.rows.model,
+        model=chosen.rows.models[-1],
         decimals=None if rules is None else rules.decimals,
         system=system,
-        both_orders=choice.way.both_orders,
+        both_orders=chosen.way.both_orders,
         slope=float(mending.slope),
         center=tuple(mending.center.tolist()),
         offsets=tuple(mending.offsets.tolist()),
-        mending=choice.chosen.name,
-        rows=int(choice.is_used.sum()),
-        floored=float(choice.rows.floored[choice.rows.is_read].mean()),
+        mending=chosen.best.name,
+        rows=len(chosen.learning.answers),
+        floored=float(chosen.rows.floored[chosen.rows.is_read].mean()),
         promise=promise,
         mean_logprobs=tuple(logprobs.mean(axis=0).tolist()),
         deviations=tuple(logprobs.std(axis=0).tolist()),
@@ -389,19 +373,20 @@ async def _flips(
     turning = [
         choice
         for choice in learned
-        if choice.question.kind == "choice" and not choice.way.both_orders
+        if choice.question.kind == "choice" and not choice.chosen.way.both_orders
     ]
     flips = {}
-    for way in dict.fromkeys(choice.way for choice in turning):
-        alike = [choice for choice in turning if choice.way == way]
+    for way in dict.fromkeys(choice.chosen.way for choice in turning):
+        alike = [choice for choice in turning if choice.chosen.way == way]
         questions = [choice.question for choice in alike]
         turned = await read_in_order(
             trials, "order of options", examples, questions, way, is_reversed=True
         )
         for choice in alike:
             backward = turned[choice.question.id]
-            is_read = choice.rows.is_read[: len(examples)] & backward.is_read
-            forward = choice.rows.logprobs[: len(examples)][is_read].argmax(axis=1)
+            rows_read = choice.chosen.rows
+            is_read = rows_read.is_read[: len(examples)] & backward.is_read
+            forward = rows_read.logprobs[: len(examples)][is_read].argmax(axis=1)
             changed = forward != backward.logprobs[is_read].argmax(axis=1)
             flips[choice.question.id] = (int(changed.sum()), int(is_read.sum()))
     return flips

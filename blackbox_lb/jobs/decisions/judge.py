@@ -54,9 +54,7 @@ def comparisons(
     names: (c,) of the options. raw, mended: (n, c) probabilities. answers: (n,) right options.
     suffix: behind the names of the metrics.
     """
-    before = right_rows(raw, answers)
-    after = right_rows(mended, answers)
-    calibration = _calibration(f"calibration error{suffix}", raw, mended, before, after)
+    calibration = _calibration(f"calibration error{suffix}", raw, mended, answers)
     rows = [*_by_row(raw, mended, answers, suffix), calibration]
     decisions = {GREEDY.name: _decisions(names, mended, answers)}
     return beside_commonest(rows, decisions, "accuracy")
@@ -88,10 +86,10 @@ def _comparison(
     return paired_comparison(GREEDY, metric, better, base, mended, mended - base, (RAW, MENDED))
 
 
-def _calibration(
-    metric: str, raw: Vector, mended: Vector, before: Bools, after: Bools
-) -> Comparison:
+def _calibration(metric: str, raw: Vector, mended: Vector, answers: Ids) -> Comparison:
     """The calibration error is no mean over rows, so that its interval resamples the rows."""
+    before = right_rows(raw, answers)
+    after = right_rows(mended, answers)
     confidences = raw.max(axis=1), mended.max(axis=1)
 
     def errors(rows: Ids) -> tuple[float, float]:

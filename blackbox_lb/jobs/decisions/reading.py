@@ -7,7 +7,7 @@ Index letters: ``n`` rows, ``c`` options.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -25,11 +25,12 @@ from blackbox_lb.questions.layouts import LaidOut, Layout, laid_out
 from blackbox_lb.questions.question import Question
 from blackbox_lb.rollouts.answers.given_answers import first_completions, first_part, most_listed
 from blackbox_lb.rollouts.judging.trials import Draws, StagePart, Trials
-from blackbox_lb.types import NO_TOKEN, Completion, Example, Message, Prompt, Sampling
+from blackbox_lb.types import NO_TOKEN, Completion, Example, Message, Sampling
 
 ONCE = Sampling(temperature=1.0, max_tokens=1, top_logprobs=0)
 """A request to an endpoint that decides has none of these settings."""
 LAYOUTS: tuple[Layout, ...] = ("letters", "words")
+BOTH_ORDERS = "both-orders"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -48,11 +49,6 @@ class ReadRows:
     label_mass: Vector
     is_read: Bools
     models: tuple[str, ...]
-
-    @property
-    def model(self) -> str:
-        """The model as the last answers named it."""
-        return self.models[-1]
 
     @classmethod
     def of(
@@ -99,7 +95,6 @@ def ways_to_read(profile: Profile, endpoint: Endpoint, specs: Sequence[str]) -> 
     Raises InputError: no such layout, or one where an endpoint decides.
     """
     if endpoint == "decisions":
-        way = WayToRead(decision_rules(profile).shape)
         named = [spec for spec in specs if spec != BOTH_ORDERS]
         if named:
             raise InputError(
@@ -107,23 +102,18 @@ def ways_to_read(profile: Profile, endpoint: Endpoint, specs: Sequence[str]) -> 
                 f" {profile.name} decides at an endpoint with a layout of its own; leave it"
                 " out"
             )
-        return _in_orders([way], both_orders=BOTH_ORDERS in specs)
-    for spec in specs:
-        if spec not in (*LAYOUTS, BOTH_ORDERS):
-            raise InputError(
-                f"``layout={spec}`` is unknown; choose letters, words or {BOTH_ORDERS}"
-            )
-    layouts = [layout for layout in LAYOUTS if layout in specs] or list(LAYOUTS)
-    return _in_orders([WayToRead(layout) for layout in layouts], both_orders=BOTH_ORDERS in specs)
-
-
-BOTH_ORDERS = "both-orders"
-
-
-def _in_orders(ways: Sequence[WayToRead], *, both_orders: bool) -> list[WayToRead]:
-    if not both_orders:
-        return list(ways)
-    return [*ways, *(replace(way, both_orders=True) for way in ways)]
+        ways = [WayToRead(decision_rules(profile).shape)]
+    else:
+        for spec in specs:
+            if spec not in (*LAYOUTS, BOTH_ORDERS):
+                raise InputError(
+                    f"``layout={spec}`` is unknown; choose letters, words or {BOTH_ORDERS}"
+                )
+        layouts = [layout for layout in LAYOUTS if layout in specs] or list(LAYOUTS)
+        ways = [WayToRead(layout) for layout in layouts]
+    if BOTH_ORDERS in specs:
+        ways += [replace(way, both_orders=True) for way in ways]
+    return ways
 
 
 async def read(
@@ -157,22 +147,21 @@ async def read_in_order(
     result has them in the questions' own order.
     """
     if way.reading in LAYOUTS:
-        result = {}
-        for question in questions:
-            result[question.id] = await _read_prompts(
+        return {
+            question.id: await _read_prompts(
                 trials, title, examples, question, way.reading, is_reversed=is_reversed
             )
-        return result
+            for question in questions
+        }
     ordered = in_order(questions, is_reversed=is_reversed)
-    read_rows = await _read_endpoint(trials, title, examples, ordered)
-    if not is_reversed:
-        return read_rows
-    return {
-        question.id: _turned(read_rows[question.id])
-        if question.kind == "choice"
-        else read_rows[question.id]
-        for question in questions
-    }
+    by_question = await _read_endpoint(trials, title, examples, ordered)
+    for question in questions:
+        if is_reversed and question.kind == "choice":
+            rows = by_question[question.id]
+            by_question[question.id] = replace(
+                rows, logprobs=rows.logprobs[:, ::-1], floored=rows.floored[:, ::-1]
+            )
+    return by_question
 
 
 def in_order(questions: Sequence[Question], *, is_reversed: bool) -> tuple[Question, ...]:
@@ -270,7 +259,7 @@ async def _read_prompts(
     completions, _ = await first_completions(trials, _prompts(examples, layouts), name, None)
     token_bytes = await _token_bytes(trials, completions)
     scores = [
-        option_scores(_first_list(completion, token_bytes.__getitem__), row.spellings)
+        option_scores(_first_list(completion, token_bytes), row.spellings)
         for completion, row in zip(completions, layouts, strict=True)
     ]
     models = [completion.model for completion in completions if completion.model]
@@ -280,20 +269,21 @@ async def _read_prompts(
 def _layouts(
     layout: Layout, examples: Sequence[Example], question: Question, *, is_reversed: bool
 ) -> list[LaidOut]:
-    return [_laid_out(layout, example, question, is_reversed) for example in examples]
+    layouts = []
+    for example in examples:
+        messages = example.prompt.messages[len(_system(example)) :]
+        state = state_of(replace(example.prompt, messages=messages))
+        layouts.append(laid_out(layout, state, question, is_reversed=is_reversed))
+    return layouts
 
 
 def _prompts(examples: Sequence[Example], layouts: Sequence[LaidOut]) -> list[Example]:
-    return [
-        replace(example, prompt=_prompt(example, row.prompt))
-        for example, row in zip(examples, layouts, strict=True)
-    ]
-
-
-def _laid_out(layout: Layout, example: Example, question: Question, is_reversed: bool) -> LaidOut:
-    messages = example.prompt.messages[len(_system(example)) :]
-    state = state_of(replace(example.prompt, messages=messages))
-    return laid_out(layout, state, question, is_reversed=is_reversed)
+    """The prompts of a question, each with the system message of its row."""
+    prompts = []
+    for example, row in zip(examples, layouts, strict=True):
+        messages = (*_system(example), *row.prompt.messages)
+        prompts.append(replace(example, prompt=replace(example.prompt, messages=messages)))
+    return prompts
 
 
 def system_of(examples: Sequence[Example]) -> str:
@@ -311,11 +301,6 @@ def system_of(examples: Sequence[Example]) -> str:
     return texts.pop() if texts else ""
 
 
-def _prompt(example: Example, prompt: Prompt) -> Prompt:
-    """The prompt of a question with the system message of its row."""
-    return replace(example.prompt, messages=(*_system(example), *prompt.messages))
-
-
 def _system(example: Example) -> tuple[Message, ...]:
     """The system message before others of a row; () for none."""
     first, *others = example.prompt.messages
@@ -325,13 +310,13 @@ def _system(example: Example) -> tuple[Message, ...]:
 
 
 def _first_list(
-    completion: Completion, bytes_of: Callable[[int], bytes]
+    completion: Completion, token_bytes: Mapping[int, bytes]
 ) -> list[tuple[bytes, float]]:
     """The tokens of the first list, with their logprobs in nats."""
     if not len(completion.top_ids):
         return []
     pairs = zip(completion.top_ids[0].tolist(), completion.top_logprobs[0].tolist(), strict=True)
-    return [(bytes_of(token), logprob) for token, logprob in pairs if token > NO_TOKEN]
+    return [(token_bytes[token], logprob) for token, logprob in pairs if token > NO_TOKEN]
 
 
 async def _token_bytes(trials: Trials, completions: Sequence[Completion]) -> dict[int, bytes]:
@@ -347,11 +332,6 @@ async def _token_bytes(trials: Trials, completions: Sequence[Completion]) -> dic
     unknown = sorted(ids - stored.keys())
     answered = await trials.session.bytes_of(unknown)
     return {**stored, **dict(zip(unknown, answered, strict=True))}
-
-
-def _turned(rows: ReadRows) -> ReadRows:
-    """The same with its options from the last to the first."""
-    return replace(rows, logprobs=rows.logprobs[:, ::-1], floored=rows.floored[:, ::-1])
 
 
 def _mean(forward: ReadRows, backward: ReadRows) -> ReadRows:

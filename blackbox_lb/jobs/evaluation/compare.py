@@ -12,12 +12,7 @@ from typing import Literal, TypeAlias
 import numpy as np
 
 from blackbox_lb.bias.records import LEVEL, Comparison, Verdict
-from blackbox_lb.jobs.evaluation.document import (
-    Evaluation,
-    Mean,
-    PolicyResult,
-    TextFigures,
-)
+from blackbox_lb.jobs.evaluation.document import Evaluation, Mean, PolicyResult
 from blackbox_lb.jobs.evaluation.policies import BASE
 from blackbox_lb.jobs.evaluation.results import Judged, PolicyAnswers
 from blackbox_lb.jobs.evaluation.texts import text_figures
@@ -63,6 +58,10 @@ def row_of(
     cost = None
     if prices is not None:
         cost = ANSWERS * prices.dollars(result.prompt_tokens, result.completion_tokens)
+    texts = None
+    if result.texts is not None:
+        against = None if base is None or base is result else base.texts
+        texts = text_figures(result.texts, against)
     return PolicyResult(
         name=policy.name,
         bias=policy.judged,
@@ -82,18 +81,8 @@ def row_of(
         decisions=result.decisions,
         shares=() if result.scores.shares is None else result.scores.shares.rows,
         phrases=len(policy.bias.phrase_entries),
-        texts=_texts(result, base),
+        texts=texts,
     )
-
-
-def _texts(result: PolicyAnswers, base: PolicyAnswers | None) -> TextFigures | None:
-    """The figures of the texts, None where there are none."""
-    if result.texts is None:
-        return None
-    against = None
-    if base is not None and base is not result:
-        against = base.texts
-    return text_figures(result.texts, against)
 
 
 def mean_of(rows: Sequence[Array]) -> Mean:

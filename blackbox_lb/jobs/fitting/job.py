@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from blackbox_lb.api.session import Session
 from blackbox_lb.bias.limits import most_entries
 from blackbox_lb.estimate.choice.candidates import CompileLimits
 from blackbox_lb.jobs.plan.plan import Plan
@@ -33,7 +32,16 @@ class FitJob:
     @classmethod
     def of(cls, trials: Trials, task: Task, plan: Plan) -> FitJob:
         """That of a plan. Raises ProfileError: the provider takes no bias."""
-        return cls(replace(trials, used=set()), task, plan, limits_of(trials.session, plan))
+        session = trials.session
+        rules = session.profile.bias
+        limits = CompileLimits(
+            most_entries(session.profile, plan.most_entries),
+            rules.low,
+            rules.high,
+            plan.integers or not rules.fractions,
+            session.highest_id,
+        )
+        return cls(replace(trials, used=set()), task, plan, limits)
 
     @property
     def examples(self) -> tuple[Example, ...]:
@@ -44,12 +52,3 @@ class FitJob:
         """Report the notices of the plan, then ``sentences``."""
         for sentence in (*self.plan.notices, *sentences):
             self.trials.report.notice(sentence)
-
-
-def limits_of(session: Session, plan: Plan) -> CompileLimits:
-    """The provider's limits on a bias, and the plan's."""
-    rules = session.profile.bias
-    entries = most_entries(session.profile, plan.most_entries)
-    return CompileLimits(
-        entries, rules.low, rules.high, plan.integers or not rules.fractions, session.highest_id
-    )

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-import numpy as np
-
 from blackbox_lb.bias.operating import OperatingCurve
 from blackbox_lb.bias.records import Comparison, Verdict
 from blackbox_lb.bias.request_bias import NO_BIAS, RequestBias
@@ -24,7 +22,6 @@ from blackbox_lb.jobs.fitting.scored_policies import (
     verdict_of,
 )
 from blackbox_lb.jobs.fitting.varying.by_lists import classified
-from blackbox_lb.jobs.fitting.varying.feature_matrix import PromptFeatures
 from blackbox_lb.jobs.plan.plan import Plan
 from blackbox_lb.rollouts.judging.decisions import beside_commonest
 from blackbox_lb.rollouts.judging.verdict import SAMPLED, comparison
@@ -120,11 +117,12 @@ def _beside(
     label = job.trials.reward.label
     specs = [feature.spec for feature in bias.features]
     features = [tried for tried in selected.features if tried.feature.spec in specs]
-    classifiers = [
-        (f"classifier on {tried.feature.kind}", _classified(job, tried))
-        for tried in features or selected.features
-        if job.plan.decision_labels is not None and tried.table.shape[1]
-    ]
+    labels = job.plan.decision_labels
+    classifiers = []
+    for tried in features or selected.features:
+        if labels is not None and tried.table.shape[1]:
+            right = classified(tried, job.examples, job.task.test, labels)
+            classifiers.append((f"classifier on {tried.feature.kind}", tuple(right[:, None])))
     for test in tests:
         biased = test.policies[BIASED].scores
         if FIXED in test.policies:
@@ -136,15 +134,6 @@ def _beside(
         for name, alone in classifiers:
             rival = replace(biased, reward=alone)
             yield comparison(test.setting, rival, correct, label, policies=(name, "bias"))
-
-
-def _classified(job: FitJob, features: PromptFeatures) -> tuple[np.ndarray, ...]:
-    """(x,) of (1,) whether a classifier on ``features`` gives each test prompt its label."""
-    labels = job.plan.decision_labels
-    if labels is None:
-        return ()
-    right = classified(features, job.examples, job.task.test, labels)
-    return tuple(right[:, None])
 
 
 async def _kl(

@@ -132,7 +132,7 @@ def check_phrases(plan: Plan) -> None:
     number = len(plan.parsed_phrases.lines)
     if number > MAX_PHRASES:
         raise InputError(
-            f"--phrases has {number:,} phrases, and a bias file holds at most {MAX_PHRASES:,};"
+            f"``phrases`` has {number:,} phrases, and a bias file holds at most {MAX_PHRASES:,};"
             " shorten the list"
         )
     profile = load_profile(plan.provider)

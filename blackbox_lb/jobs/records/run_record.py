@@ -28,7 +28,7 @@ from blackbox_lb.jobs.records.run_file import (
     RecordedRun,
     read_run_file,
 )
-from blackbox_lb.providers.profile import ABOUT, Profile
+from blackbox_lb.providers.profile import ABOUT
 from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.rollouts.progress import Reporter, Shorter, Watcher, work
 from blackbox_lb.safety.files import explained, locked, write_whole
@@ -128,21 +128,16 @@ def _hash(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:DIGITS]
 
 
-def profile_hash(profile: Profile) -> str:
-    """A hash of the rows of a profile, without its title, its evidence and its rules for files of
-    requests.
-    """
-    return _hash(canonical(profile.model_dump(mode="json", exclude={*ABOUT, "batch"} - {"name"})))
-
-
 def settings_of_run(trials: Trials, prompts: Sequence[Prompt]) -> dict[str, Any]:
     """The settings that a resumed run must share with its start: no address beyond its host, and no
-    key.
+    key. Of the profile a hash of its rows, without its title, its evidence and its rules for files
+    of requests.
     """
     session = trials.session
+    rows = session.profile.model_dump(mode="json", exclude={*ABOUT, "batch"} - {"name"})
     return {
         "provider": session.profile.name,
-        "profile": profile_hash(session.profile),
+        "profile": _hash(canonical(rows)),
         "host": host_of(session),
         "model": session.model,
         "tokenizer": trials.tokenizer.fingerprint,

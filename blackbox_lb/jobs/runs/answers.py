@@ -70,21 +70,14 @@ def moved_tokens(
     ids = completion.token_ids.tolist()
     parts = [spelled.get(token, b"") for token in ids]
     spans = token_spans(completion, spelled)
+    phases = list(bias.phases.along(parts))[: len(parts)]
+    values = {phase: bias.at(prompt, phase) for phase in set(phases)}
     moved = []
-    for token, (start, end), values in zip(
-        ids, spans, _values_at(bias, prompt, parts), strict=True
-    ):
-        value = values.get(token, 0.0)
+    for token, (start, end), phase in zip(ids, spans, phases, strict=True):
+        value = values[phase].get(token, 0.0)
         if abs(value) >= MOVED and start < end:
             moved.append(MovedToken(start=start, end=end, bias=value))
     return tuple(moved)
-
-
-def _values_at(bias: RequestBias, prompt: Prompt, parts: list[bytes]) -> list[Mapping[int, float]]:
-    """Token id -> nats at the position of each token."""
-    phases = list(bias.phases.along(parts))[: len(parts)]
-    of_phase = {phase: bias.at(prompt, phase) for phase in set(phases)}
-    return [of_phase[phase] for phase in phases]
 
 
 ARROW = "  ->  "
@@ -213,17 +206,16 @@ def shown_answers(pairs: Sequence[AnswerPair]) -> ShownAnswers | None:
         setting = pairs[-1].setting
     chosen = [pair for pair in pairs if pair.setting == setting]
     prompts = len({pair.example.id for pair in chosen})
-    shown_prompts = tuple(_shown_prompt(pair) for pair in telling(chosen, MOST_SHOWN))
-    return ShownAnswers(setting=setting, prompts=prompts, shown=shown_prompts)
-
-
-def _shown_prompt(pair: AnswerPair) -> ShownPrompt:
-    return ShownPrompt(
-        id=pair.example.id,
-        prompt=pair.example.prompt.text,
-        answers=pair.example.answers,
-        completions=(pair.base, pair.biased),
+    shown_prompts = tuple(
+        ShownPrompt(
+            id=pair.example.id,
+            prompt=pair.example.prompt.text,
+            answers=pair.example.answers,
+            completions=(pair.base, pair.biased),
+        )
+        for pair in telling(chosen, MOST_SHOWN)
     )
+    return ShownAnswers(setting=setting, prompts=prompts, shown=shown_prompts)
 
 
 def telling(pairs: Sequence[AnswerPair], count: int) -> tuple[AnswerPair, ...]:

@@ -426,6 +426,7 @@ def chosen_rows(verdict: Sequence[Verdict], label: str) -> list[Verdict]:
     Three rows, or two where there is a reason to tell.
     """
     rewards = [row for row in verdict if row.metric == label]
+    shown = [(row.setting, row.base, row.biased) for row in rewards]
     most = 3 if _helps(rewards) else 2
     last = ""
     if verdict:
@@ -435,18 +436,10 @@ def chosen_rows(verdict: Sequence[Verdict], label: str) -> list[Verdict]:
         for row in verdict
         if row.setting == last
         and row.metric in ("accuracy", DIVERGENCE, "tokens")
-        and not any(_same_numbers(row, reward) for reward in rewards)
+        and not (row.metric == "accuracy" and (row.setting, row.base, row.biased) in shown)
         and row.metric != label
     ]
     return [*rewards, *rest][: max(most, len(rewards))]
-
-
-def _same_numbers(row: Verdict, other: Verdict) -> bool:
-    return row.metric == "accuracy" and (row.setting, row.base, row.biased) == (
-        other.setting,
-        other.base,
-        other.biased,
-    )
 
 
 def effect_lines(rows: Sequence[Verdict], label: str) -> list[str]:

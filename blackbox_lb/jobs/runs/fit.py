@@ -233,7 +233,7 @@ fit = _taking(Plan, blocking(_fit), "fit")
 
 def _reporter(plan: Plan) -> Reporter:
     if plan.on_progress is not None:
-        return Calling(plan.on_progress, _ignore if plan.quiet else _say)
+        return Calling(plan.on_progress, (lambda text: None) if plan.quiet else _say)
     if plan.quiet:
         return Silent()
     return Printing(_say)
@@ -241,7 +241,3 @@ def _reporter(plan: Plan) -> Reporter:
 
 def _say(text: str) -> None:
     sys.stderr.write(f"{legible(redacted(text))}\n")
-
-
-def _ignore(text: str) -> None:
-    """Say nothing."""

@@ -50,27 +50,22 @@ from blackbox_lb.tasks.sets.task import SPLITS
 from blackbox_lb.vocabulary.tokenizer import Tokenizer
 
 
-def prices_of(session: Session, price: str | None, table: Path | None) -> Prices | None:
-    """The price of the session's model: ``price``, else a row of ``table``, else of the packaged
-    one.
-    """
-    if price is not None:
-        return parse_prices(price)
-    rules = session.profile.decisions
-    if session.endpoint == "decisions" and rules is not None and rules.input_price is not None:
-        return Prices(rules.input_price, 0.0)
-    return find_prices(session.profile.name, session.model, table)
-
-
 def price_model(
     budget: SpendLimit, session: Session, price: str | None, table: Path | None
 ) -> None:
-    """Give the budget the prices of the model.
+    """Give the budget the price of the model: ``price``, else that of the endpoint's rules, else a
+    row of ``table``, else of the packaged one.
 
     Raises:
         InputError: the budget has a limit in dollars, and the price is not known.
     """
-    budget.prices = prices_of(session, price, table)
+    rules = session.profile.decisions
+    if price is not None:
+        budget.prices = parse_prices(price)
+    elif session.endpoint == "decisions" and rules is not None and rules.input_price is not None:
+        budget.prices = Prices(rules.input_price, 0.0)
+    else:
+        budget.prices = find_prices(session.profile.name, session.model, table)
     if budget.prices is None:
         _check_unpriced(budget, session.profile.name, session.model, takes_price=True)
 
@@ -98,13 +93,12 @@ def price_judge(
 def _check_unpriced(budget: SpendLimit, provider: str, model: str, *, takes_price: bool) -> None:
     if budget.limits.dollars is None:
         return
-    price = (
-        "``price=PROMPT,COMPLETION`` in dollars for a million tokens (0,0 for what costs nothing),"
-        " or "
-    )
     price_option = ""
     if takes_price:
-        price_option = price
+        price_option = (
+            "``price=PROMPT,COMPLETION`` in dollars for a million tokens (0,0 for what costs"
+            " nothing), or "
+        )
     raise InputError(
         f"``max_cost`` needs the price of {model} on {provider}, which is not known: give"
         f" {price_option}``prices=FILE`` with a row [[price]] whose provider is {provider!r};"

@@ -10,12 +10,11 @@ from collections.abc import (
     Callable,
     Coroutine,
     Iterable,
-    Iterator,
     Mapping,
     Sequence,
 )
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -183,22 +182,16 @@ def blocking(function: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]:
     @functools.wraps(function)
     def called(*arguments: P.args, **options: P.kwargs) -> T:
         budget = SpendLimit()
-        with _account(budget):
+        token = _BUDGET.set(budget)
+        try:
             main = function(*arguments, **options)
             if not _loop_runs():
                 return run_interruptible(main, budget)
             return _run_beside(main, budget)
+        finally:
+            _BUDGET.reset(token)
 
     return called
-
-
-@contextmanager
-def _account(budget: SpendLimit) -> Iterator[None]:
-    token = _BUDGET.set(budget)
-    try:
-        yield
-    finally:
-        _BUDGET.reset(token)
 
 
 def _loop_runs() -> bool:

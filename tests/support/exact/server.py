@@ -78,6 +78,11 @@ class ExactServer:
         """(v) the text of each token."""
         return self._dialect.texts
 
+    @property
+    def completions(self) -> list[JSON]:
+        """The bodies of the requests for completions so far."""
+        return [body for path, body in self.calls if path in COMPLETIONS]
+
     def forget(self) -> None:
         """Draw as at the start, whatever was asked."""
         self._dialect.forget()

@@ -17,17 +17,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from blackbox_lb.api.limits.budget import SpendingLimits, SpendLimit, Spent, prompt_bound
-from blackbox_lb.cli import resources as accounts
-from blackbox_lb.errors import (
-    BudgetExhausted,
-    ConnectionFailed,
-    RateLimited,
-)
+from blackbox_lb.errors import BudgetExhausted, ConnectionFailed, RateLimited
 from blackbox_lb.store import RolloutStore
 from tests.support.commands import asking, blb, options, refusal
 from tests.support.exact import ExactModel, ExactServer
 from tests.support.printed import ended_well
-from tests.support.questions import write_rows
+from tests.support.questions import write_questions
 
 pytestmark = pytest.mark.usefixtures("quick_retries")
 MODEL = ExactModel(12, 8, end=True, prompts=4)
@@ -44,8 +39,7 @@ def server() -> Iterator[ExactServer]:
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
     """Thirty questions."""
-    rows = [{"prompt": f"question {n}", "answer": "a"} for n in range(QUESTIONS)]
-    return write_rows(tmp_path / "data.jsonl", rows)
+    return write_questions(tmp_path / "data.jsonl", QUESTIONS)
 
 
 @pytest.fixture
@@ -71,11 +65,6 @@ def judged(server: ExactServer, tmp_path: Path) -> str:
     return f"judge:{path}"
 
 
-def asked(server: ExactServer) -> int:
-    """Completion requests that arrived."""
-    return sum(path.endswith("/completions") for path, _ in server.calls)
-
-
 def stored(tmp_path: Path) -> tuple[int, int]:
     """Completions in the run's store, and all of their tokens."""
     with RolloutStore(tmp_path / "run" / "rollouts.db") as store:
@@ -92,12 +81,12 @@ def test_requests_stop_at_the_limit_and_a_larger_one_pays_only_for_the_rest(
     """
     for limit, allowed in ((1, 1), (25, 26)):
         said = refusal(small_run("collect", "--samples-per-prompt", 3, "--max-requests", limit))
-        assert asked(server) == stored(tmp_path)[0] == allowed
+        assert len(server.completions) == stored(tmp_path)[0] == allowed
         assert f"stopped at --max-requests {limit}: sent were {limit} requests," in said
         assert f"{allowed} completions are kept in {tmp_path / 'run' / 'rollouts.db'}" in said
         assert "raise the limit in the same command" in said
     done = ended_well(small_run("collect", "--samples-per-prompt", 3, "--json"))
-    assert asked(server) == stored(tmp_path)[0] == json.loads(done.stdout)["completions"]
+    assert len(server.completions) == stored(tmp_path)[0] == json.loads(done.stdout)["completions"]
 
 
 def test_tokens_stop_within_one_request_of_the_limit(
@@ -119,7 +108,7 @@ def test_a_cost_needs_a_price(
     """Nothing is sent while it is not known; a price of 0 and a table of one's own are prices."""
     said = refusal(small_run("collect", "--max-cost", 1))
     assert "--max-cost needs the price of exact on llamacpp, which is not known" in said
-    assert asked(server) == 0
+    assert len(server.completions) == 0
     table = tmp_path / "prices.toml"
     table.write_text(
         '[[price]]\nprovider = "llama*"\nmodels = ["exact"]\nprompt = 0\ncompletion = 1e6\n'
@@ -136,14 +125,13 @@ def test_a_fit_stops_in_any_stage(
     """
     small = ("--samples-per-prompt", 4, "--validation-samples", 1, "--test-samples", 1)
     for limit in (10, 60, 10):
-        before = asked(server)
+        before = len(server.completions)
         assert refusal(small_run("fit", *small, "--max-requests", limit))
-        assert asked(server) - before == limit
+        assert len(server.completions) - before == limit
     assert stored(tmp_path)[0] == 80
     assert small_run("fit", *small).exit_code == 0
-    assert (
-        json.loads((tmp_path / "run" / "run.json").read_text())["runs"]["fit"]["finished"] is True
-    )
+    record = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert record["runs"]["fit"]["finished"] is True
 
 
 @pytest.mark.parametrize(
@@ -169,11 +157,11 @@ def test_who_is_asked(
     before anything is sent.
     """
     monkeypatch.setattr("blackbox_lb.jobs.forecast.is_hosted", lambda session: hosted)
-    monkeypatch.setattr(accounts, "is_terminal", lambda: terminal)
+    monkeypatch.setattr("blackbox_lb.cli.resources.is_terminal", lambda: terminal)
     result = small_run("collect", "--samples-per-prompt", 1, *more, input="n\n")
     assert ("Go on?" in result.output) is asks
     assert result.exit_code == (1 if asks else 0), result.output
-    assert (asked(server) == 0) is asks
+    assert (len(server.completions) == 0) is asks
 
 
 def test_the_judge_counts(
@@ -184,7 +172,7 @@ def test_the_judge_counts(
     said = refusal(small_run(*arguments, "--max-cost", 1, "--price", "0,0"))
     assert "the price of exact on 127.0.0.1" in said
     assert "--max-requests 20" in refusal(small_run(*arguments, "--max-requests", 20))
-    assert asked(server) == 20
+    assert len(server.completions) == 20
     assert stored(tmp_path)[0] < 20
 
 
@@ -195,15 +183,15 @@ def test_a_judge_of_stored_completions_keeps_to_the_limit(
     missing.
     """
     assert small_run("collect", "--samples-per-prompt", 1).exit_code == 0
-    collected = asked(server)
+    collected = len(server.completions)
     command = ("score", tmp_path / "run", "--data", data, "--reward", judged)
     said = refusal(blb(*command, "--max-cost", 1))
     assert "the price of exact on 127.0.0.1, which is not known: give --prices FILE" in said
-    assert asked(server) == collected
+    assert len(server.completions) == collected
     assert refusal(blb(*command, "--max-requests", 5))
-    assert asked(server) == collected + 5
+    assert len(server.completions) == collected + 5
     ended_well(blb(*command))
-    assert asked(server) - collected <= QUESTIONS
+    assert len(server.completions) - collected <= QUESTIONS
 
 
 @given(

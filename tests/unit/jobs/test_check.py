@@ -5,7 +5,7 @@ label for another.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from tests.support.commands import asking, blb, options
 from tests.support.errors import names
 from tests.support.exact import ExactModel, ExactServer
 from tests.support.labelled import labelled_rows
-from tests.support.printed import ended_well
+from tests.support.printed import ended_well, printed
 from tests.support.questions import write_rows
 
 V = 14
@@ -36,13 +36,6 @@ TALKER = ExactModel(6, 4, seed=3, prompts=40, end=True)
 TALKED = [
     {**each, "answer": "bc"[number % 3 == 0]} for number, each in enumerate(labelled_rows(TALKER))
 ]
-
-
-@pytest.fixture(scope="module")
-def talker() -> Iterator[ExactServer]:
-    """The model that names both labels behind a llama.cpp server."""
-    with ExactServer(TALKER) as running:
-        yield running
 
 
 def small_run(
@@ -121,7 +114,7 @@ def test_answers_that_name_another_label_first_are_remarked(
     assert "answers as right that name another label first, such as" in said
 
 
-def test_check_fit_eval_and_report_show_one_accuracy(talker: ExactServer, tmp_path: Path) -> None:
+def test_check_fit_eval_and_report_show_one_accuracy(tmp_path: Path) -> None:
     """For the same prompts: the share of answers whose first label is the right one, counted here
     from the model itself. Answers that name both labels are right for one of them alone.
     """
@@ -138,18 +131,18 @@ def test_check_fit_eval_and_report_show_one_accuracy(talker: ExactServer, tmp_pa
     swapped = [{**each, "split": turned[each["split"]]} for each in TALKED]
     other = tmp_path / "check"
     other.mkdir()
-    checked = json.loads(small_run("check", talker, other, *words, "--json", rows=swapped).stdout)
-    assert checked["base"] == pytest.approx(right)
-
     judged = (*words, "--test-limit", 60, "--deploy", "greedy", "--json")
-    fitted = json.loads(small_run("fit", talker, tmp_path, *judged, rows=TALKED).stdout)
+    bias = tmp_path / "bias.json"
+    with ExactServer(TALKER) as talker:
+        checked = printed(small_run("check", talker, other, *words, "--json", rows=swapped))
+        fitted = printed(small_run("fit", talker, tmp_path, *judged, rows=TALKED))
+        evaluated = printed(small_run("eval", talker, tmp_path, bias, *judged, rows=TALKED))
+    assert checked["base"] == pytest.approx(right)
     (verdict,) = [each for each in fitted["verdict"] if each["metric"] == "accuracy"]
     assert verdict["base"] == pytest.approx(right)
     for policy in ("base", "biased"):
         assert fitted["decisions"]["greedy"][policy]["accuracy"] == pytest.approx(verdict[policy])
 
-    bias = tmp_path / "bias.json"
-    evaluated = json.loads(small_run("eval", talker, tmp_path, bias, *judged, rows=TALKED).stdout)
     shares = {each["name"]: each for each in evaluated["policies"]}
     for name, policy in (("base", "base"), (tmp_path.name, "biased")):
         assert shares[name]["metrics"]["accuracy"]["mean"] == pytest.approx(verdict[policy])

@@ -9,14 +9,15 @@ from pathlib import Path
 import pytest
 
 from blackbox_lb.bias.document import Bias
-from blackbox_lb.bias.limits import check_limits, highest_id, vocabulary_of
+from blackbox_lb.bias.limits import check_limits, vocabulary_of
 from blackbox_lb.bias.records import Entry
-from blackbox_lb.errors import BiasError, InputError, TokenizerMismatch
+from blackbox_lb.errors import BiasError, TokenizerMismatch
 from blackbox_lb.estimate.next_token.next_token import NextToken
 from blackbox_lb.jobs.compiling.compile import compile_bias
 from blackbox_lb.providers.profile import Profile, load_profile
 from blackbox_lb.records import Finding
 from blackbox_lb.vocabulary import load_vocabulary
+from tests.support.biases import bias_of
 from tests.support.errors import raises_naming
 from tests.support.exact import ExactModel
 from tests.support.fits import projection
@@ -35,14 +36,7 @@ def learned() -> Bias:
     entries = tuple(
         Entry(id=token, text=f" {token}", bias=value, seen=3) for token, value in pairs if value
     )
-    return Bias(
-        provider="vllm",
-        model="m",
-        tokenizer="t",
-        reward="length",
-        estimator="projection",
-        entries=entries,
-    )
+    return bias_of(*entries, reward="length")
 
 
 @pytest.fixture
@@ -93,21 +87,11 @@ def test_what_was_found_of_the_other_policy_is_not_said_of_this_one(learned: Bia
 
 
 @pytest.mark.usefixtures("tiktoken_cache")
-def test_the_highest_id_is_known_without_a_session(learned: Bias) -> None:
-    """OpenAI's is the end of text of the model's encoding, by the model's name or --tokenizer;
-    others have none.
-    """
-    openai, vllm = load_profile("openai"), load_profile("vllm")
-    tokenizer = load_vocabulary("o200k_base").fingerprint
-    mini = learned.replacing(model="gpt-4o-mini", tokenizer=tokenizer)
-    found = vocabulary_of(mini, [openai])
-    assert found is not None
-    assert found.name == "o200k_base"
-    assert (highest_id(openai, found), highest_id(vllm, found)) == (199_999, None)
-    assert vocabulary_of(mini, [vllm]) is None
-    prod = mini.replacing(model="prod")
-    assert vocabulary_of(prod, [openai], "o200k_base") is found
-    with raises_naming(InputError, "'prod'", "``tokenizer=o200k_base``"):
-        vocabulary_of(prod, [openai])
-    with raises_naming(TokenizerMismatch, "gpt-4o-mini", "cl100k_base"):
-        vocabulary_of(mini, [openai], "cl100k_base")
+def test_a_vocabulary_that_is_not_the_bias_s_is_refused(learned: Bias) -> None:
+    """It is named by the option, whatever the model is called."""
+    openai = load_profile("openai")
+    vocabulary = load_vocabulary("o200k_base")
+    prod = learned.replacing(model="prod", tokenizer=vocabulary.fingerprint)
+    assert vocabulary_of(prod, [openai], "o200k_base") is vocabulary
+    with raises_naming(TokenizerMismatch, "prod", "cl100k_base"):
+        vocabulary_of(prod, [openai], "cl100k_base")

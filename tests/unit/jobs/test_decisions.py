@@ -12,24 +12,19 @@ import numpy as np
 import pytest
 
 from blackbox_lb.bias.document import Bias
-from blackbox_lb.jobs.decisions.fit import learned_question
-from blackbox_lb.jobs.decisions.goal import DecisionGoal
-from blackbox_lb.jobs.decisions.reading import ReadRows, WayToRead
-from blackbox_lb.jobs.decisions.rows import DecisionRows
-from blackbox_lb.questions.answers import OptionScores
-from blackbox_lb.questions.question import parse_questions
-from blackbox_lb.types import Example, Prompt
 from tests.support.commands import blb, options, refusal
 from tests.support.deciding import DecidingServer
 from tests.support.printed import ended_well
 from tests.support.questions import write_rows
 from tests.support.tickets import (
+    NAMES,
     OFFSETS,
     QUESTION,
     fit,
     rows_of,
     says,
     says_both,
+    write_tickets,
     write_two_questions,
 )
 
@@ -44,9 +39,7 @@ def keys(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """300 rows and a question file."""
-    folder = tmp_path_factory.mktemp("decisions")
-    (folder / "team.json").write_text(json.dumps({"team": QUESTION}))
-    return write_rows(folder / "tickets.jsonl", rows_of(300))
+    return write_tickets(tmp_path_factory.mktemp("decisions"), 300)
 
 
 def test_offsets_and_slope_of_an_endpoint_are_found_and_help(data: Path, tmp_path: Path) -> None:
@@ -72,8 +65,8 @@ def test_offsets_and_slope_of_an_endpoint_are_found_and_help(data: Path, tmp_pat
 
 def test_two_decimals_are_counted_and_cost_little(data: Path, tmp_path: Path) -> None:
     with DecidingServer(says, decimals=2) as server:
-        result = fit(data, server, tmp_path / "run", provider="typesafe", objective="log-loss")
-    assert result.exit_code == 0, result.output
+        where = {"provider": "typesafe", "objective": "log-loss"}
+        result = ended_well(fit(data, server, tmp_path / "run", **where))
     [question] = Bias.load(tmp_path / "run" / "bias.json").decisions
     assert question.decimals == 2
     assert 0 < question.floored < 0.5
@@ -85,8 +78,7 @@ def test_refusals_are_no_labels_and_are_counted(data: Path, tmp_path: Path) -> N
     refused_states = [f"ticket {place}" for place in range(0, 300, 10)]
     with DecidingServer(says, refused=refused_states, model="gpt-6-luna") as server:
         luna = {"provider": "openai", "model": "gpt-6-luna"}
-        result = fit(data, server, tmp_path / "run", **luna)
-    assert result.exit_code == 0, result.output
+        result = ended_well(fit(data, server, tmp_path / "run", **luna))
     assert "30 rows came back as refusals" in result.output
 
 
@@ -128,44 +120,41 @@ def test_settings_of_a_bias_on_tokens_are_refused(data: Path, tmp_path: Path) ->
 
 def test_a_promise_needs_rows_that_teach_beside_those_that_certify(tmp_path: Path) -> None:
     """Too few of them are refused before anything is asked."""
-    (tmp_path / "team.json").write_text(json.dumps({"team": QUESTION}))
-    data = write_rows(tmp_path / "rows.jsonl", rows_of(9))
+    data = write_tickets(tmp_path, 9)
     with DecidingServer(says) as server:
         text = refusal(fit(data, server, tmp_path / "run", objective="error<=.4"))
         assert "rows that teach" in text
         assert not server.requests
 
 
-def test_a_way_to_read_counts_for_the_rows_that_it_reads() -> None:
-    """One that reads all rows, mostly right, is chosen before one that is always right where it
-    reads anything, and one that reads next to nothing is left out.
+@pytest.mark.parametrize(("every", "ways"), [(2, 2), (30, 1)])
+def test_a_way_to_read_counts_for_the_rows_that_it_reads(
+    tmp_path: Path, every: int, ways: int
+) -> None:
+    """The options in one order read all rows, mostly right, and are chosen before both orders,
+    which are always right where the reverse one is not refused; where it nearly always is, they are
+    left out.
     """
-    [question] = parse_questions({"team": QUESTION}, "team.json")
-    answers = np.arange(60) % 3
-    right = np.full((60, 3), np.log(0.1))
-    right[np.arange(60), answers] = np.log(0.8)
-    mostly = right.copy()
-    mostly[:12] = np.roll(right[:12], 1, axis=1)
-    examples = tuple(Example(str(row), Prompt.user(str(row))) for row in range(60))
-    nobody = np.zeros(60, np.bool_)
-    rows = DecisionRows(examples, (), (question,), {"team": answers}, nobody)
-    by_way = {
-        WayToRead("letters", both_orders=True): read_rows(right, 2),
-        WayToRead("letters"): read_rows(right, 30),
-        WayToRead("words"): read_rows(mostly, 60),
-    }
-    learned = learned_question(question, rows, by_way, DecisionGoal.parse("accuracy"), 0)
-    assert (learned.base_way.name, learned.way.name) == ("letters", "words")
-    assert {row.way: row.read for row in learned.tried} == {"letters": 0.5, "words": 1.0}
+    rows = [{"prompt": f"ticket {number}", "answer": NAMES[number % 3]} for number in range(90)]
+    (tmp_path / "team.json").write_text(json.dumps({"team": QUESTION}))
+    data = write_rows(tmp_path / "rows.jsonl", rows)
 
+    def mostly_right(state: Any, name: str, names: Sequence[str]) -> Sequence[float]:
+        number = int(state.split()[-1])
+        is_reversed = tuple(names) != NAMES
+        if is_reversed and number % every:
+            return ()
+        says_wrong = not is_reversed and number % 5 == 0
+        said = NAMES[(number + says_wrong) % 3]
+        return [(5.0 if is_reversed else 2.0) * (option == said) for option in names]
 
-def read_rows(logprobs: np.ndarray, count: int) -> ReadRows:
-    """The first rows, so many of them, as they were read."""
-    scores = [
-        OptionScores(tuple(row), (False,) * 3) if place < count else None
-        for place, row in enumerate(logprobs.tolist())
-    ]
-    return ReadRows.of(scores, 3, ["m"])
+    with DecidingServer(mostly_right) as server:
+        how = {"layout": "both-orders", "objective": "accuracy"}
+        ended_well(fit(data, server, tmp_path / "run", **how))
+    [decided] = json.loads((tmp_path / "run" / "result.json").read_text())["decided"]
+    read = {row["way"]: row["read"] for row in decided["tried"]}
+    assert (decided["way"], read["systemone"], len(read)) == ("systemone", 1.0, ways)
+    assert all(share < 0.7 for way, share in read.items() if way != "systemone")
 
 
 def test_a_state_in_json_stays_json(tmp_path: Path) -> None:
@@ -180,9 +169,8 @@ def test_a_state_in_json_stays_json(tmp_path: Path) -> None:
         return says(state["ticket"], name, names)
 
     with DecidingServer(of_object) as server:
-        result = fit(data, server, tmp_path / "run")
+        ended_well(fit(data, server, tmp_path / "run"))
         assert server.requests[0]["state"]["rang"] == "Köln"
-    assert result.exit_code == 0, result.output
 
 
 def test_a_promise_is_certified_or_said_to_be_not_certifiable(data: Path, tmp_path: Path) -> None:
@@ -229,7 +217,6 @@ def test_what_cannot_be_learned_is_refused_before_anything_is_asked(
 
 def test_a_model_that_decides_nothing_is_named_with_the_remedy(tmp_path: Path) -> None:
     """As llama.cpp's server says of an ordinary model."""
-    (tmp_path / "team.json").write_text(json.dumps({"team": QUESTION}))
-    data = write_rows(tmp_path / "rows.jsonl", rows_of(40))
+    data = write_tickets(tmp_path, 40)
     with DecidingServer(says, faults=dict.fromkeys(range(50), 501)) as server:
         assert "no model that decides" in refusal(fit(data, server, tmp_path / "run"))

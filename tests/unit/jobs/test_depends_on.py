@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from click.testing import Result
 from scipy.special import logsumexp
 
 from blackbox_lb import logit_bias
@@ -23,7 +22,6 @@ from blackbox_lb.jobs.fitting.choosing.from_lists import FromLists
 from blackbox_lb.jobs.fitting.choosing.scorers import Choice
 from blackbox_lb.jobs.fitting.choosing.select import Search, select
 from blackbox_lb.jobs.fitting.evidence.answers_to_learn import AnswersToLearn
-from blackbox_lb.jobs.fitting.varying import feature_matrix
 from blackbox_lb.jobs.fitting.varying.by_lists import ByLists
 from blackbox_lb.jobs.fitting.varying.feature_matrix import PromptFeatures
 from blackbox_lb.rollouts.answers.given_answers import AnswerStarts
@@ -33,6 +31,8 @@ from blackbox_lb.types import Example, Prompt
 from tests.support.biases import feature
 from tests.support.commands import asking, blb, options, refusal
 from tests.support.exact import ExactModel, ExactServer
+from tests.support.labelled import answer_starts
+from tests.support.labelled import fit_labels as fit
 from tests.support.printed import printed
 from tests.support.questions import write_rows
 
@@ -40,34 +40,29 @@ MODEL = ExactModel(
     14, 2, seed=3, prompts=1, unigram=np.where(np.isin(np.arange(14), (1, 2)), -4.0, 0.0), end=True
 )
 """Tokens 1 and 2, " b" and " c", are the labels; the model knows nothing of the prompt."""
-SPLITS = (("train", range(60)), ("validation", range(60, 90)), ("test", range(90, 140)))
+MATRIX = "blackbox_lb.jobs.fitting.varying.feature_matrix"
 COLOURS = ("red", "blue", "green", "yellow", "black")
 
 
-def row(number: int, split: str) -> dict[str, Any]:
-    """What is red or green is b."""
-    colour = COLOURS[number % 5]
-    return {
-        "prompt": f"thing {number}: it is {colour}",
-        "colour": colour,
-        "answer": "b" if colour in ("red", "green") else "c",
-        "split": split,
-    }
+def coloured(size: int, split: str | None = None) -> list[dict[str, Any]]:
+    """Rows where what is red or green is b; without a split they are divided by the fit."""
+    rows = []
+    for number in range(size):
+        colour = COLOURS[number % 5]
+        answer = "b" if colour in ("red", "green") else "c"
+        prompt = f"thing {split} {number}: it is {colour}"
+        row = {"prompt": prompt, "colour": colour, "answer": answer}
+        if split is not None:
+            row["split"] = split
+        rows.append(row)
+    return rows
 
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The rows as a file."""
-    path = tmp_path_factory.mktemp("data") / "data.jsonl"
-    rows = [row(number, split) for split, numbers in SPLITS for number in numbers]
-    write_rows(path, rows)
-    return path
-
-
-def fit(server: ExactServer, data: Path, out: Path, *more: object) -> Result:
-    """A fit of one-token answers."""
-    where = asking(server, data=data, out=out, reward="exact-match", max_tokens=1)
-    return blb("fit", *where, "--quiet", *more)
+    rows = [*coloured(60, "train"), *coloured(30, "validation"), *coloured(50, "test")]
+    return write_rows(tmp_path_factory.mktemp("data") / "data.jsonl", rows)
 
 
 def test_what_the_prompt_decides_is_learned(
@@ -134,7 +129,7 @@ def test_what_cannot_be_depended_on(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Each refusal is a sentence and exit code 2."""
-    monkeypatch.setattr(feature_matrix, "find_spec", lambda name: None)
+    monkeypatch.setattr(f"{MATRIX}.find_spec", lambda name: None)
     assert sentence in refusal(fit(server, data, tmp_path / "none", "--depends-on", kind, *more))
 
 
@@ -145,16 +140,10 @@ def worded(rng: np.random.Generator, size: int, prefix: str, signal: bool) -> An
     """Lists at ``size`` prompts of random words, of which one decides the answer, or none does."""
     words = [rng.choice(VOCABULARY, 4, replace=False) for _ in range(size)]
     logits = rng.normal(0, 1, (size, 8)) + np.where(np.arange(8) < 2, 0.0, 2.0)
-    says = (
-        np.array(["w0" in each or "w1" in each for each in words])
-        if signal
-        else rng.random(size) < 0.5
-    )
-    right = (
-        np.where(rng.random(size) < 0.6, logits[:, :2].argmax(axis=1), rng.integers(0, 2, size))
-        if not signal
-        else says * 1
-    )
+    right = np.array(["w0" in each or "w1" in each for each in words], np.int64)
+    if not signal:
+        _, is_models = rng.random((2, size)) < 0.6
+        right = np.where(is_models, logits[:, :2].argmax(axis=1), rng.integers(0, 2, size))
     logprobs = (logits - logsumexp(logits, axis=1, keepdims=True)).astype(np.float32)
     order = np.argsort(-logprobs, axis=1)
     lists = FirstLists(order.astype(np.int32), np.take_along_axis(logprobs, order, axis=1))
@@ -162,18 +151,7 @@ def worded(rng: np.random.Generator, size: int, prefix: str, signal: bool) -> An
         Example(f"{prefix}{number}", Prompt.user(" ".join(each)), (str(answer),))
         for number, (each, answer) in enumerate(zip(words, right, strict=True))
     )
-    return AnswerStarts(
-        examples=examples,
-        places=np.arange(size),
-        whole=lists,
-        lists=lists,
-        accepted=tuple(np.array([answer], np.int64) for answer in right),
-        spelled=tuple((int(answer),) for answer in right),
-        width=8,
-        unanswered=0,
-        longer=0,
-        ambiguous=0,
-    )
+    return answer_starts(examples, lists, right.tolist())
 
 
 def planted(seed: int, signal: bool) -> Choice:
@@ -202,7 +180,7 @@ def test_words_that_say_nothing_are_declined(runs: int) -> None:
 
 def test_a_bias_that_no_file_would_hold_has_fewer_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
     """Those that move most stay, as where a provider takes fewer."""
-    monkeypatch.setattr("blackbox_lb.jobs.fitting.varying.feature_matrix.MOST_NUMBERS", 300)
+    monkeypatch.setattr(f"{MATRIX}.MOST_NUMBERS", 300)
     choice = planted(0, signal=True)
     assert choice.richer is not None
     bias = choice.richer.bias

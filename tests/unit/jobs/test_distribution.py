@@ -17,22 +17,17 @@ from blackbox_lb.tasks.records.files import load_examples
 from tests.support.commands import asking, blb, options, refusal
 from tests.support.exact import ExactModel, ExactServer
 from tests.support.printed import ended_well
-from tests.support.questions import write_rows
+from tests.support.questions import questions, write_rows
 
 MODEL = ExactModel(
     14, 3, seed=3, prompts=12, unigram=np.where(np.isin(np.arange(14), (1, 2)), 1.0, 0.0), end=True
 )
 """Tokens 1 and 2, " b" and " c", are the labels."""
-SPLITS = (("train", 60), ("validation", 40), ("test", 40))
 
 
 def rows(answer: Any) -> list[dict[str, Any]]:
     """Questions of all splits with these shares."""
-    return [
-        {"prompt": f"question {number} of {split}", "answer": answer, "split": split}
-        for split, count in SPLITS
-        for number in range(count)
-    ]
+    return questions(60, 40, 40, answer=answer)
 
 
 def run(command: str, server: ExactServer, data: Path, *more: object) -> Result:

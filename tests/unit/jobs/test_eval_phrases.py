@@ -5,7 +5,6 @@ are like.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,12 +18,13 @@ from blackbox_lb.bias.records import Entry
 from blackbox_lb.jobs.evaluation.document import Evaluation, TextFigure
 from blackbox_lb.jobs.evaluation.texts import TextReader, text_figures
 from blackbox_lb.types import Completion
-from blackbox_lb.vocabulary.tokenizer import PROBE_TEXT, fingerprint
+from tests.support.biases import exact_bias
 from tests.support.commands import asking, blb, options, refusal
 from tests.support.errors import names
 from tests.support.exact import ExactModel, ExactServer
-from tests.support.printed import ended_well
+from tests.support.printed import ended_well, printed
 from tests.support.questions import write_rows
+from tests.support.stored import token_completion
 
 MODEL = ExactModel(5, 8, prompts=2, sharpness=0.5, seed=2)
 """Words " a" to " e", eight to a text."""
@@ -32,25 +32,11 @@ PHRASES = ("a b", "c d", "e a")
 PROMPTS = 12
 
 
-@pytest.fixture
-def server() -> Iterator[ExactServer]:
-    """The model behind HTTP."""
-    with ExactServer(MODEL) as running:
-        yield running
-
-
 def bias_file(server: ExactServer, path: Path, phrases: tuple[str, ...] = PHRASES) -> Path:
     """A vector that moves " e" down, with phrases."""
     path.parent.mkdir(exist_ok=True)
-    Bias(
-        provider="llamacpp",
-        model="exact",
-        tokenizer=fingerprint(server.tokenize(PROBE_TEXT)),
-        reward="avoid",
-        estimator="projection",
-        entries=(Entry(id=4, text=" e", bias=-1.0),),
-        phrases=phrases,
-    ).save(path)
+    down = Entry(id=4, text=" e", bias=-1.0)
+    exact_bias(server, down, reward="avoid", phrases=phrases).save(path)
     return path
 
 
@@ -66,13 +52,7 @@ def run_eval(server: ExactServer, folder: Path, *more: object, reward: str = "")
 
 def found(result: Result) -> Evaluation:
     """The document that ``--json`` printed."""
-    assert result.exit_code == 0, result.output
-    return Evaluation.model_validate_json(result.stdout)
-
-
-def completion_requests(server: ExactServer) -> int:
-    """Completions that were asked for so far."""
-    return sum(path.endswith("completions") for path, _ in server.calls)
+    return Evaluation.model_validate(printed(result))
 
 
 def value(figure: TextFigure | None) -> float:
@@ -123,10 +103,10 @@ def test_vector_phrases_both_and_an_instruction_stand_side_by_side(
     )
     assert texts["base"] is not None
     assert abs(value(texts["base"].logprob) + entropy) < 0.4
-    asked = completion_requests(server)
+    asked = len(server.completions)
     again = found(run_eval(server, tmp_path, *words))
     assert again.policies == evaluation.policies
-    assert completion_requests(server) == asked
+    assert len(server.completions) == asked
 
 
 def test_a_rival_is_a_list_alone_and_beside_a_bias(server: ExactServer, tmp_path: Path) -> None:
@@ -175,6 +155,7 @@ def test_what_cannot_be_judged_is_refused_before_a_request(
     both = bias_file(server, tmp_path / "both" / "bias.json")
     vector = bias_file(server, tmp_path / "vector" / "bias.json", phrases=())
     openai = ("--provider", "openai", "--model", "gpt-4o-mini")
+    asked = len(server.completions)
     for words, facts in (
         (("--rival", "phrases:lamp", *openai), ("openai", "vllm", "llamacpp", "local")),
         ((both, *openai), ("openai", "vllm", "llamacpp", "local")),
@@ -187,19 +168,18 @@ def test_what_cannot_be_judged_is_refused_before_a_request(
         ),
     ):
         assert names(refusal(run_eval(server, tmp_path, *words)), *facts)
-    assert completion_requests(server) == 0
+    assert len(server.completions) == asked
 
 
 def completion(text: str, *logprobs: float, generated: int | None = None) -> Completion:
     """A completion with a token for each logprob."""
-    ids = np.arange(len(logprobs), dtype=np.int32)
-    values = np.array(logprobs, np.float32)
-    return Completion(text, "stop", ids, values, ids[:, None], values[:, None], generated=generated)
+    return token_completion(text, range(len(logprobs)), logprobs, generated)
 
 
 def test_figures_by_eye() -> None:
     """Means over prompts; drawn over delivered; what is not known is left out, and a difference is
-    that of prompts which tell both.
+    that of prompts which tell both. The bound of a token that has no logprob of its own would make
+    a text likelier than it is.
     """
     lamps = PhraseList.of_entries(["lamp\t2"])
     base = TextReader(lamps, steps_back=False, tells_logprobs=True)
@@ -218,11 +198,7 @@ def test_figures_by_eye() -> None:
     assert figures.words.difference == -2.0
     assert figures.logprob is not None
     assert (figures.logprob.mean, figures.logprob.difference) == (-2.0, -1.0)
-
-
-def test_a_token_without_a_logprob_of_its_own_is_left_out() -> None:
-    """Its bound would make the text likelier than it is."""
-    reader = TextReader(None, steps_back=False, tells_logprobs=True)
+    bounded = TextReader(None, steps_back=False, tells_logprobs=True)
     one = replace(completion("a b", -1.0, 0.0), bounded=np.array([False, True]))
-    reader.read([((one,), one)])
-    assert value(text_figures(reader.values(), None).logprob) == -1.0
+    bounded.read([((one,), one)])
+    assert value(text_figures(bounded.values(), None).logprob) == -1.0

@@ -19,7 +19,7 @@ from blackbox_lb.jobs.evaluation.policies import BestOf, Policy
 from blackbox_lb.jobs.evaluation.run import unranked
 from blackbox_lb.providers.profile import load_profile
 from blackbox_lb.rollouts.judging.verdict import SAMPLED, Setting
-from blackbox_lb.vocabulary.tokenizer import PROBE_TEXT, fingerprint
+from tests.support.biases import exact_bias
 from tests.support.commands import asking, blb, options
 from tests.support.exact import ExactModel, ExactServer
 from tests.support.printed import ended_well
@@ -38,17 +38,10 @@ def server() -> Iterator[ExactServer]:
         yield running
 
 
-def made(server: ExactServer, path: Path, value: float, tokenizer: str | None = None) -> Path:
+def made(server: ExactServer, path: Path, value: float, **fields: str) -> Path:
     """A bias file with one entry: the right token's."""
     path.parent.mkdir(exist_ok=True)
-    Bias(
-        provider="llamacpp",
-        model="exact",
-        tokenizer=tokenizer or fingerprint(server.tokenize(PROBE_TEXT)),
-        reward="contains",
-        estimator="projection",
-        entries=(Entry(id=GOOD, text=server.texts[GOOD], bias=value),),
-    ).save(path)
+    exact_bias(server, Entry(id=GOOD, text=server.texts[GOOD], bias=value), **fields).save(path)
     return path
 
 
@@ -60,11 +53,6 @@ def blb_eval(server: ExactServer, folder: Path, *more: object) -> Result:
     write_rows(data, questions(1, 1, PROMPTS, answer=server.texts[GOOD].strip()))
     where = asking(server, data=data, out=folder / "run", reward="contains", seed=1)
     return blb("eval", *where, "--max-tokens", 4, "--top-logprobs", 3, "--quiet", *more)
-
-
-def drawn(server: ExactServer) -> int:
-    """Completions that were asked for so far."""
-    return sum(path.endswith("completions") for path, _ in server.calls)
 
 
 def test_what_a_person_reads_and_what_is_saved(server: ExactServer, tmp_path: Path) -> None:
@@ -153,10 +141,10 @@ def test_what_cannot_be_judged_is_refused(
     """One sentence, exit code 2, and nothing was drawn."""
     for path in (tmp_path / "a" / "bias.json", tmp_path / "a.json"):
         made(server, path, 1.0)
-    made(server, tmp_path / "other.json", 1.0, "probe:0")
+    made(server, tmp_path / "other.json", 1.0, tokenizer="probe:0")
     given = [part.replace("FOLDER", str(tmp_path)) for part in arguments]
     result = blb_eval(server, tmp_path, *given)
-    assert (result.exit_code, drawn(server)) == (2, 0)
+    assert (result.exit_code, len(server.completions)) == (2, 0)
     assert said in result.stderr
 
 
@@ -183,10 +171,8 @@ def test_the_best_is_told_by_the_base_model_only(
     assert (why or "") in (told or "")
 
 
-@pytest.mark.parametrize(
-    ("rows", "fact"), [(8, "give 10 test prompts or more"), (600, "judge fewer biases at a time")]
-)
-def test_enough_prompts_are_named_where_any_number_is(rows: int, fact: str) -> None:
+def test_enough_prompts_are_named_where_any_number_is() -> None:
     """Ten show the clearest difference among eight comparisons; among more than 500 none do."""
-    (sentence,) = unresolvable(5, [(SAMPLED, Policy())], {"primary": rows})
-    assert fact in sentence
+    remedies = {8: "give 10 test prompts or more", 600: "judge fewer biases at a time"}
+    for rows, remedy in remedies.items():
+        assert remedy in next(unresolvable(5, [(SAMPLED, Policy())], {"primary": rows}))

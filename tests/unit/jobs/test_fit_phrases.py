@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from blackbox_lb.bias.document import MAX_PHRASES, Bias
+from blackbox_lb.bias.document import Bias
 from tests.support.commands import asking, blb, options, refused
 from tests.support.errors import names
 from tests.support.exact import ExactModel, ExactServer
@@ -62,7 +62,7 @@ def test_phrases_are_checked_before_anything_is_asked(
     monkeypatch.setattr("blackbox_lb.bias.phrases.SECONDS", 0.2)
     where = asking(server, out=tmp_path / "run", data=tmp_path / "data.jsonl", reward="length")
     long_list = tmp_path / "long.txt"
-    long_list.write_text("\n".join(f"word{number}" for number in range(MAX_PHRASES + 1)))
+    long_list.write_text("\n".join(f"word{number}" for number in range(20_001)))
     for phrases, facts in (
         (tmp_path / "none.txt", ("none.txt",)),
         ("re:lan(", ("entry 1", "not valid")),

@@ -118,15 +118,11 @@ def test_forbidden_ids_are_never_sent(call: Call, server: ExactServer, tmp_path:
     """
     call("fit", *small("--l2", 5, "--quiet"))
     assert END in Bias.load(tmp_path / "run" / "bias.json").logit_bias
-    before = len(server.calls)
+    before = len(server.completions)
     call("fit", *small("--l2", 5, "--quiet"), rows=f"[bias]\nhighest_id = {END - 1}")
     bias = Bias.load(tmp_path / "run" / "bias.json")
-    sent = [
-        dict(body["logit_bias"])
-        for _, body in server.calls[before:]
-        if body and body.get("logit_bias")
-    ]
-    assert sent
+    sent = [dict(body.get("logit_bias") or {}) for body in server.completions[before:]]
+    assert any(sent)
     assert all(int(token) < END for each in sent for token in each)
     assert bias.logit_bias
     assert bias.compiled is not None
@@ -138,9 +134,9 @@ def test_what_a_result_says_of_its_making(call: Call, server: ExactServer, tmp_p
     """Every completion that was drawn is counted, also by a run that resumes; remarks are there."""
     fitted = call("fit", *small("--l2", 5, "--l2", 50), "--verbose")
     document = json.loads((tmp_path / "run" / "result.json").read_text())
-    asked = [body for path, body in server.calls if path.endswith("completions")]
-    assert document["usage"]["completions"] == len(asked)
-    assert 0 < document["usage"]["completion_tokens"] <= 8 * len(asked)
+    asked = len(server.completions)
+    assert document["usage"]["completions"] == asked
+    assert 0 < document["usage"]["completion_tokens"] <= 8 * asked
     assert document["usage"]["prompt_tokens"] > 0
     said = " ".join(fitted.stderr.split())
     remarks = document["provenance"]["remarks"]

@@ -1,4 +1,4 @@
-"""The forecast of a command beside what a server received."""
+"""The forecast of a command beside what an ``ExactServer`` received."""
 
 from __future__ import annotations
 
@@ -13,21 +13,15 @@ from click.testing import Result
 
 from tests.goldens.scenes import SCENES
 from tests.support.commands import blb
-from tests.support.exact import ExactServer
+from tests.support.printed import ended_well
 from tests.support.questions import write_rows
 
 pytestmark = pytest.mark.usefixtures("quick_retries")
 
 
-def completion_requests(server: ExactServer) -> int:
-    """Completion requests that arrived."""
-    return sum(path.endswith("/completions") for path, _ in server.calls)
-
-
 def announced(result: Result) -> int:
     """The requests that a command forecasts when it begins."""
-    assert result.exit_code == 0, result.output
-    found = re.search(r"about ([\d,]+) requests", result.stderr)
+    found = re.search(r"about ([\d,]+) requests", ended_well(result).stderr)
     assert found is not None
     return int(found[1].replace(",", ""))
 
@@ -51,9 +45,9 @@ def test_a_command_asks_for_what_its_forecast_says(tmp_path: Path, name: str) ->
     words = [*shlex.split(next(fits, scene.commands[0])), "--provider", "llamacpp", "--seed", "1"]
     with scene.server() as server, contextlib.chdir(tmp_path):
         before = json.loads(blb(*words, "--dry-run", "--json").stdout) if name in FITS else None
-        assert completion_requests(server) == 0
+        assert len(server.completions) == 0
         done = blb(*words, "--base-url", server.base_url)
-        received = completion_requests(server)
+        received = len(server.completions)
     assert announced(done) == pytest.approx(received, rel=0.1)
     if before is not None:
         assert before["requests"] == pytest.approx(received, rel=0.1)
@@ -72,8 +66,8 @@ def test_what_is_stored_is_not_forecast(tmp_path: Path) -> None:
     with scene.server() as server, contextlib.chdir(tmp_path):
         where = ["--base-url", server.base_url]
         assert blb("collect", *words, *where, "--samples-per-prompt", "10").exit_code == 0
-        collected = completion_requests(server)
+        collected = len(server.completions)
         fitted = blb("fit", *words, *where, "--samples-per-prompt", "10", "--l2", "5")
-        received = completion_requests(server) - collected
+        received = len(server.completions) - collected
     assert collected == 120
     assert announced(fitted) == received

@@ -6,14 +6,11 @@ import html
 import json
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from blackbox_lb.bias.document import Bias
-from blackbox_lb.bias.records import Commonest, Verdict, headline
-from blackbox_lb.estimate.decisions.prediction import decisions_of
-from blackbox_lb.jobs.evaluation.conclusion import eval_conclusion
+from blackbox_lb.bias.records import Commonest, Verdict
 from blackbox_lb.jobs.evaluation.document import Evaluation
 from blackbox_lb.jobs.fitting.document import FitResult
 from blackbox_lb.jobs.runs.conclusion import fit_conclusion
@@ -23,7 +20,6 @@ from tests.support.proxy_upstream import bias as served_bias
 from tests.support.proxy_upstream import exchange, plain, proxied, request
 from tests.support.report_runs import evaluation, result, write_run
 
-LABELS = ("Technical", "Billing")
 ALWAYS = 'always saying "Technical" (55 %)'
 CASES: dict[str, tuple[float, float, str, str, str]] = {
     "beats both": (
@@ -45,15 +41,6 @@ CASES: dict[str, tuple[float, float, str, str, str]] = {
 }
 """Case -> base, biased, the verdict against the base, the word and the sentence of the headline."""
 PROMPTS = 100
-Case = pytest.mark.parametrize("case", list(CASES))
-
-
-def decided(accuracy: float) -> Any:
-    """Decisions of 55 prompts of "Technical" and 45 of "Billing" with this share of right ones."""
-    right = [0] * 55 + [1] * 45
-    count = round(PROMPTS * accuracy)
-    answers = [label if place < count else -1 for place, label in enumerate(right)]
-    return decisions_of(LABELS, right, answers)
 
 
 def verdict(case: str) -> Verdict:
@@ -91,7 +78,7 @@ def written(folder: Path, case: str) -> Path:
     return run
 
 
-@Case
+@pytest.mark.parametrize("case", list(CASES))
 def test_a_fit_its_run_the_list_and_the_page(case: str, tmp_path: Path) -> None:
     """The first lines of the terminal, the texts of Run and Bias, ``blb runs``, ``blb show``, and
     the title and the cards of the page: one word for one run.
@@ -119,46 +106,20 @@ def test_a_fit_its_run_the_list_and_the_page(case: str, tmp_path: Path) -> None:
     assert set(re.findall(r'class="badge[^>]*>([^<]+)<', hero)) == {word}
 
 
-@Case
-def test_an_evaluation(case: str) -> None:
-    """The first lines of ``blb eval``, by the rows and the decisions of the evaluation."""
-    *_, word, sentence = CASES[case]
-    base, biased, *_ = CASES[case]
-    document = evaluation() | {"label": "accuracy", "reward": "accuracy"}
-    document["policies"] = document["policies"][:2]
-    accuracies = {"base": base, "bias": biased}
-    for policy in document["policies"]:
-        scores = decided(accuracies[policy["name"]])
-        policy.update(setting="greedy", decisions=scores.model_dump(mode="json"))
-    [row] = [
-        row
-        for row in document["comparisons"]
-        if (row["policy"], row["metric"]) == ("bias", "accuracy")
-    ]
-    changed = verdict(case).model_dump(exclude={"commonest"})
-    document["comparisons"] = [row | changed]
-    conclusion = eval_conclusion(Evaluation.model_validate(document), Path("e"), "", [], [])
-    assert " ".join(str(conclusion).split()).startswith(f"{word} {sentence}")
-
-
-def test_better_probabilities_do_not_begin_with_helps() -> None:
-    """Where log loss falls and accuracy is not shown to change, the word is about probabilities."""
+def test_the_proxy_says_it_of_better_probabilities() -> None:
+    """The status of a served bias at /healthz. Where log loss falls and accuracy is not shown to
+    change, the word is about probabilities.
+    """
     changes = {"metric": "log loss", "better": "lower", "commonest": None, "base": 1.0}
     numbers = {"biased": 0.5, "difference": -0.5, "low": -0.6, "high": -0.4}
     loss = verdict("beats both").replacing(**changes, **numbers)
-    word, sentence = headline([verdict("no evidence"), loss], "without mending")
-    assert word == "BETTER PROBABILITIES"
-    assert sentence.endswith("only better: log loss")
-
-
-def test_the_proxy() -> None:
-    """The status of a served bias at /healthz."""
-    case = "beats the base alone"
-    *_, word, sentence = CASES[case]
-    with proxied(plain(), served_bias("m").verified([verdict(case)])) as (_, port, _):
+    bias = served_bias("m").verified([verdict("no evidence"), loss])
+    with proxied(plain(), bias) as (_, port, _):
         health = json.loads(exchange(port, request("/healthz", None, method="GET"))[2])
-    (served,) = health["biases"]
-    assert served["status"] == f"{word}: {sentence}"
+    [served] = health["biases"]
+    assert served["status"] == ": ".join(bias.headline)
+    assert served["status"].startswith("BETTER PROBABILITIES: ")
+    assert served["status"].endswith("only better: log loss")
 
 
 def test_files_of_earlier_versions_are_read() -> None:

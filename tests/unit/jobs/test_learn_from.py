@@ -10,7 +10,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from click.testing import Result
 
 from blackbox_lb.bias.document import Bias
 from blackbox_lb.bias.request_bias import RequestBias
@@ -27,7 +26,8 @@ from tests.support.commands import asking, blb, options, refusal
 from tests.support.exact import ExactServer
 from tests.support.gateway import RulesGateway
 from tests.support.hosted_keys import set_keys
-from tests.support.labelled import DECIDER, balanced_rows, labelled_rows
+from tests.support.labelled import DECIDER, answer_starts, balanced_rows, labelled_rows
+from tests.support.labelled import fit_labels as fit
 from tests.support.printed import ended_well, printed
 from tests.support.questions import write_rows
 
@@ -39,14 +39,6 @@ ROWS = labelled_rows(MODEL)
 def data(tmp_path: Path) -> Path:
     """The rows as a file."""
     return write_rows(tmp_path / "data.jsonl", ROWS)
-
-
-def fit(
-    server: ExactServer, data: Path, out: Path, *more: object, reward: str = "exact-match"
-) -> Result:
-    """A fit with two tokens a completion."""
-    where = asking(server, data=data, out=out, reward=reward, max_tokens=1)
-    return blb("fit", *where, "--quiet", *more)
 
 
 def test_answers_are_learned_from_one_token_a_prompt(
@@ -165,7 +157,7 @@ def test_check_says_beforehand_what_a_fixed_bias_can_do(
     said = blb("check", *where, *words).stdout
     assert said.startswith("YES")
     assert "predicted with a bias" in said
-    fitted = json.loads(fit(server, data, tmp_path / "run", "--json").stdout)
+    fitted = printed(fit(server, data, tmp_path / "run", "--json"))
     (verdict,) = [each for each in fitted["verdict"] if each["metric"] == "accuracy"]
     assert abs(found["predicted"] - verdict["biased"]) < 2 * found["error"] + 0.1
     assert "a fixed bias can" in "".join(fitted["provenance"]["remarks"])
@@ -199,13 +191,11 @@ def test_hosted_providers_teach_by_first_positions(
             provider=provider, model=model, base_url=gateway.base_url, tokenizer="answers"
         )
         task = options(data=data, reward="exact-match", max_tokens=1, out=tmp_path / "run")
-        result = ended_well(blb("fit", *where, *task, "--json"))
+        result = blb("fit", *where, *task, "--json")
         assert gateway.invalid_requests == []
         bodies = [call.body for call in gateway.calls if call.body is not None]
     assert {body.get("max_tokens", body.get("max_completion_tokens")) for body in bodies} == {1}
-    (verdict,) = [
-        each for each in json.loads(result.stdout)["verdict"] if each["metric"] == "accuracy"
-    ]
+    (verdict,) = [row for row in printed(result)["verdict"] if row["metric"] == "accuracy"]
     assert verdict["verdict"] == "HELPS"
     assert verdict["biased"] > (0.2 if provider == "fireworks" else 0.8), (
         "five alternatives do not hold the labels"
@@ -224,21 +214,11 @@ def starts(*answers: tuple[str, int]) -> AnswerStarts:
         np.tile(np.array([0, 1], np.int32), (size, 1)),
         np.tile(np.log([0.9, 0.1]).astype(np.float32), (size, 1)),
     )
-    return AnswerStarts(
-        examples=tuple(
-            Example(str(number), Prompt.user(str(number)), (name,))
-            for number, (name, _) in enumerate(answers)
-        ),
-        places=np.arange(size),
-        whole=lists,
-        lists=lists,
-        accepted=tuple(np.array([token]) for _, token in answers),
-        spelled=tuple((token,) for _, token in answers),
-        width=2,
-        unanswered=0,
-        longer=0,
-        ambiguous=0,
-    )
+    examples = [
+        Example(str(number), Prompt.user(str(number)), (name,))
+        for number, (name, _) in enumerate(answers)
+    ]
+    return answer_starts(examples, lists, [token for _, token in answers])
 
 
 @pytest.mark.parametrize("may_repeat", [False, True])

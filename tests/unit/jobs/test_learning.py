@@ -12,13 +12,14 @@ import pytest
 from click.testing import Result
 
 from blackbox_lb.bias.document import Bias
-from blackbox_lb.jobs.fitting.evidence.samples import FIRST_LOOK
-from tests.support.commands import blb, options, refusal
+from tests.support.commands import asking, blb, options, refusal
 from tests.support.exact import ExactModel, ExactServer
 from tests.support.printed import ended_well
 from tests.support.questions import write_rows
 
 MODEL = ExactModel(12, 6, end=True, prompts=5, sharpness=0.7)
+FIRST_LOOK = 50
+"""Prompts that are looked at before more is paid for."""
 TRAIN = FIRST_LOOK + 15
 SPLITS = (("train", TRAIN), ("validation", 4), ("test", 12))
 Call = Callable[..., Result]
@@ -34,26 +35,19 @@ def server() -> Iterator[ExactServer]:
 @pytest.fixture
 def fit(server: ExactServer, tmp_path: Path) -> Call:
     """A small fit, with more training prompts than are looked at first."""
-    data, profile = tmp_path / "data.jsonl", tmp_path / "own.toml"
     rows = [
         {"prompt": f"{split} {n}", "answer": "a", "split": split}
         for split, count in SPLITS
         for n in range(count)
     ]
-    write_rows(data, rows)
-    profile.write_text('extends = "llamacpp"\nname = "own"\n')
+    data = write_rows(tmp_path / "data.jsonl", rows)
 
     def run(reward: str, *more: object) -> Result:
-        where = options(provider=profile, base_url=server.base_url, out=tmp_path / "run", data=data)
+        where = asking(server, out=tmp_path / "run", data=data)
         size = options(samples_per_prompt=4, validation_samples=2, test_samples=2, max_tokens=6)
         return blb("fit", *where, *size, *options(top_logprobs=5, seed=1, reward=reward), *more)
 
     return run
-
-
-def completions(server: ExactServer) -> int:
-    """How many were asked for."""
-    return sum(path.endswith("/completions") for path, _ in server.calls)
 
 
 def test_nothing_to_learn_stops_early(fit: Call, server: ExactServer) -> None:
@@ -65,7 +59,7 @@ def test_nothing_to_learn_stops_early(fit: Call, server: ExactServer) -> None:
     assert "V_0" not in words
     assert f"stopped after {FIRST_LOOK} of {TRAIN} prompts" in words
     assert "--go-on" in words
-    assert completions(server) == 4 * FIRST_LOOK
+    assert len(server.completions) == 4 * FIRST_LOOK
     words = refusal(fit("regex:nothing like this", "--go-on"))
     assert "use another reward, or other prompts" in words
     assert "harder" not in words
@@ -102,11 +96,7 @@ def test_the_first_look_is_part_of_the_whole(
     assert f"first {FIRST_LOOK} prompts: V_0 is" in words
     bias = Bias.load(tmp_path / "run" / "bias.json")
     assert bias.rollouts == 4 * TRAIN
-    trained = [
-        body
-        for path, body in server.calls
-        if path.endswith("/completions") and not body.get("logit_bias")
-    ]
+    trained = [body for body in server.completions if not body.get("logit_bias")]
     assert len(trained) == 4 * TRAIN + (2 + 1) * 12, (
         "training, test at two settings, each once; one candidate, no validation"
     )
@@ -162,4 +152,4 @@ def test_what_cannot_work_costs_nothing(
     ]
     write_rows(Path("bare.jsonl"), rows)
     assert words in refusal(fit("length", *wrong))
-    assert completions(server) == 0
+    assert len(server.completions) == 0

@@ -4,30 +4,21 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from blackbox_lb.jobs.fitting.left_hits import phrases_left
 from blackbox_lb.tasks import parse_reward
 from blackbox_lb.tasks.rewards.forms.avoid import AvoidList
-from blackbox_lb.types import Completion
 from tests.support.commands import asking, blb, options
 from tests.support.errors import names
 from tests.support.exact import ExactModel, ExactServer
 from tests.support.printed import ended_well
 from tests.support.questions import questions, write_rows
+from tests.support.stored import token_completion
 
 MODEL = ExactModel(7, 6, end=True, prompts=4, sharpness=0.7)
 """Six words, each one token."""
 SPELLED = {0: b" lamp", 1: b" lan", 2: b"tern", 3: b" a", 4: b" lone", 5: b".", 6: b""}
-
-
-def completion(*tokens: int) -> Completion:
-    """One of these tokens."""
-    text = b"".join(SPELLED[token] for token in tokens).decode()
-    ids = np.array(tokens, np.int32)
-    zeros = np.zeros(len(tokens), np.float32)
-    return Completion(text, "stop", ids, zeros, ids[:, None], zeros[:, None])
 
 
 @pytest.mark.parametrize(
@@ -48,8 +39,9 @@ def test_what_stands_within_one_token_is_a_vectors(
     """
     reward = parse_reward("avoid:lamp,lantern,a lone lamp", max_tokens=9)
     assert isinstance(reward, AvoidList)
-    assert phrases_left(reward, [completion(*tokens)], SPELLED) == expected
-    by_words = phrases_left(reward, [completion(*tokens)], {})
+    completion = token_completion(b"".join(SPELLED[token] for token in tokens).decode(), tokens)
+    assert phrases_left(reward, [completion], SPELLED) == expected
+    by_words = phrases_left(reward, [completion], {})
     assert by_words == (expected[0], expected[1] - (1 in tokens))
 
 

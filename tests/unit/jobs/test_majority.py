@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 
 from blackbox_lb.bias.document import Bias
-from blackbox_lb.bias.records import NOT_THE_TASK
 from blackbox_lb.estimate.decisions.prediction import beats_commonest, decisions_of
 from tests.support.commands import asking, blb, refusal
 from tests.support.errors import names
@@ -38,11 +37,6 @@ class Fitted:
     words: tuple[object, ...]
     text: str
     document: dict[str, Any]
-
-    @property
-    def bias_file(self) -> Path:
-        """The bias that was learned."""
-        return self.folder / "bias.json"
 
 
 @pytest.fixture(scope="module")
@@ -74,12 +68,14 @@ def test_the_first_words_of_a_fit_name_the_commonest_label(fitted: Fitted) -> No
     assert (commonest["label"], commonest["is_beaten"]) == ("b", False)
     assert commonest["accuracy"] == pytest.approx(row["biased"])
     lines = fitted.text.splitlines()
-    assert lines[0].startswith(NOT_THE_TASK)
+    assert lines[0].startswith("NOT SHOWN TO PAY")
     headline = " ".join(line.strip() for line in lines[:2])
     assert names(headline, "b", f"{100 * commonest['share']:.0f} %")
     assert "--deploy greedy --rivals" in " ".join(lines)
     [listed] = json.loads(blb("runs", fitted.folder.parent, "--json").stdout)["runs"]
-    assert (listed["verdict"], listed["headline"]) == Bias.load(fitted.bias_file).headline
+    assert (listed["verdict"], listed["headline"]) == Bias.load(
+        fitted.folder / "bias.json"
+    ).headline
 
 
 def test_a_check_says_yes_only_above_the_commonest_label(fitted: Fitted, tmp_path: Path) -> None:
@@ -96,14 +92,13 @@ def test_a_check_says_yes_only_above_the_commonest_label(fitted: Fitted, tmp_pat
 
 def test_an_evaluation_judges_where_the_bias_was_judged(fitted: Fitted, tmp_path: Path) -> None:
     """Without --deploy, at the settings of its verdict alone; the comparison with the base has the
-    p-values of the fit, however many alternatives stand beside it.
+    p-values of the fit, however many alternatives stand beside it, and its headline.
     """
-    document = printed(
-        blb(
-            *("eval", fitted.bias_file, *fitted.words, "--out", tmp_path, "--json"),
-            *("--rival", "prompt:Say b.", "--rival", "prompt:Say c.", "--rival", "labels-only"),
-        )
-    )
+    words = ("eval", fitted.folder / "bias.json", *fitted.words, "--out", tmp_path)
+    rivals = ("--rival", "prompt:Say b.", "--rival", "prompt:Say c.", "--rival", "labels-only")
+    document = printed(blb(*words, *rivals, "--json"))
+    said = " ".join(blb(*words, *rivals).stdout.split())
+    assert " ".join(Bias.load(fitted.folder / "bias.json").headline) in said
     assert {row["setting"] for row in document["policies"]} == {"greedy"}
     primary = [row for row in document["comparisons"] if row["family"] == "primary"]
     fit_rows = [row for row in fitted.document["verdict"] if row["setting"] == "greedy"]
@@ -120,7 +115,7 @@ def test_an_evaluation_that_can_show_nothing_is_refused(fitted: Fitted, tmp_path
     """
     asked = len(fitted.server.requests)
     done = blb(
-        *("eval", fitted.bias_file, *fitted.words, "--out", tmp_path, "--test-limit", 4),
+        *("eval", fitted.folder / "bias.json", *fitted.words, "--out", tmp_path, "--test-limit", 4),
         *("--deploy", "temperature=1", "--deploy", "greedy", "--rival", "prompt:Say b."),
     )
     message = refusal(done)

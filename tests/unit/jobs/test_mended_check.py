@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from tests.support.deciding import DecidingServer
 from tests.support.errors import names
 from tests.support.printed import ended_well, printed
 from tests.support.questions import write_rows
-from tests.support.tickets import NAMES, QUESTION, fit, rows_of, says
+from tests.support.tickets import NAMES, fit, rows_of, says, write_tickets
 
 
 @pytest.fixture(scope="module")
@@ -24,8 +23,7 @@ def fits(tmp_path_factory: pytest.TempPathFactory) -> Path:
     most 40 %.
     """
     folder = tmp_path_factory.mktemp("fits")
-    (folder / "team.json").write_text(json.dumps({"team": QUESTION}))
-    data = write_rows(folder / "tickets.jsonl", rows_of(300))
+    data = write_tickets(folder, 300)
     with DecidingServer(says) as server:
         for name, values in (("plain", {}), ("promise", {"objective": "error<=.4"})):
             ended_well(fit(data, server, folder / name, **values))

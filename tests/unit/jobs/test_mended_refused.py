@@ -19,6 +19,7 @@ from blackbox_lb.deploy.bias_directory import Expected
 from blackbox_lb.errors import BiasError
 from blackbox_lb.questions.question import parse_questions
 from blackbox_lb.types import Prompt
+from tests.support.biases import bias_of
 from tests.support.commands import blb, options, refused
 from tests.support.printed import ended_well
 from tests.support.tickets import QUESTION
@@ -41,17 +42,9 @@ def file(tmp_path: Path) -> Path:
         mending="slope and offsets",
         rows=100,
     )
-    bias = Bias(
-        provider="ollama",
-        model="decider-1",
-        tokenizer="model:decider-1",
-        reward="accuracy",
-        estimator="mended decisions",
-        entries=(),
-        decisions=(mended,),
-    )
     path = tmp_path / "bias.json"
-    bias.save(path)
+    model = {"provider": "ollama", "model": "decider-1", "tokenizer": "model:decider-1"}
+    bias_of(**model, reward="accuracy", decisions=(mended,)).save(path)
     return path
 
 

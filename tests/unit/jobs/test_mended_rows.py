@@ -17,25 +17,16 @@ from tests.support.deciding import DecidingServer
 from tests.support.errors import names, raises_naming
 from tests.support.exact import ExactServer
 from tests.support.labelled import DECIDER, balanced_rows, write_which
+from tests.support.printed import ended_well, printed
 from tests.support.questions import write_rows
-from tests.support.tickets import NAMES, QUESTION, rows_of, says
+from tests.support.tickets import NAMES, QUESTION, rows_of, says, says_both, write_two_questions
 
-DANGER = {"type": "noul", "instructions": "In danger?"}
-
-
-def both(state: Any, name: str, names: Sequence[str]) -> Sequence[float]:
-    """The team as in the data; in danger or not by the parity of the ticket."""
-    if name == "team":
-        return says(state, name, names)
-    return [0.4, 0.0] if int(state.split()[-1]) % 2 else [0.0, 0.4]
+HELLO = {"role": "user", "content": "a"}
 
 
 def fitted(folder: Path, server: DecidingServer, **values: Any) -> blackbox_lb.Run:
     """A run of 120 rows with both questions, or those of ``question``."""
-    rows = [
-        {"prompt": row["prompt"], "team": row["answer"], "danger": "yes" if place % 2 else "no"}
-        for place, row in enumerate(rows_of(120))
-    ]
+    data = write_two_questions(folder, "danger", 120)
     settings: dict[str, Any] = {
         "provider": "ollama",
         "base_url": server.base_url,
@@ -45,9 +36,7 @@ def fitted(folder: Path, server: DecidingServer, **values: Any) -> blackbox_lb.R
         "out": folder / "run",
         "quiet": True,
     } | values
-    if not Path(settings["question"]).exists():
-        Path(settings["question"]).write_text(json.dumps({"team": QUESTION, "danger": DANGER}))
-    return blackbox_lb.fit(write_rows(folder / "tickets.jsonl", rows), **settings)
+    return blackbox_lb.fit(data, **settings)
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +44,7 @@ def shared(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[tuple[DecidingServer, blackbox_lb.Run]]:
     """A run with both questions, and its endpoint."""
-    with DecidingServer(both) as server:
+    with DecidingServer(says_both) as server:
         yield server, fitted(tmp_path_factory.mktemp("shared"), server)
 
 
@@ -85,7 +74,7 @@ def test_new_states_are_decided_by_the_mended_probabilities(
     assert not first.abstains
     assert first == again
     assert first != second
-    assert [row.label for row in danger] == ["false", "true"]
+    assert [row.label for row in danger] == ["true", "true"]
 
 
 def test_a_decision_abstains_below_the_cut_of_a_promise(
@@ -96,7 +85,7 @@ def test_a_decision_abstains_below_the_cut_of_a_promise(
     question = tmp_path / "one.json"
     question.write_text(json.dumps({"team": QUESTION}))
     states = [f"ticket {place}" for place in range(900, 940)]
-    with DecidingServer(both, refused=["ticket 940"], model="gpt-6-luna") as server:
+    with DecidingServer(says_both, refused=["ticket 940"], model="gpt-6-luna") as server:
         luna = {"provider": "openai", "model": "gpt-6-luna"}
         run = fitted(tmp_path, server, question=question, objective="error<=.3", **luna)
         decisions = run.decide(states)
@@ -136,7 +125,7 @@ def test_no_reward_is_computed_of_probabilities(
     shared: tuple[DecidingServer, blackbox_lb.Run],
 ) -> None:
     folder = shared[1].folder
-    task = options(data=folder.parent / "tickets.jsonl", answer_column="team", reward="accuracy")
+    task = options(data=folder.parent / "rows.jsonl", answer_column="team", reward="accuracy")
     assert names(refused("score", folder, *task), "blb report", "Run.decide")
 
 
@@ -163,21 +152,15 @@ def test_a_layout_is_put_again_as_in_the_fit(tmp_path: Path) -> None:
         data = write_rows(
             tmp_path / "fresh.jsonl", [{"prompt": f"question {n}"} for n in range(900, 930)]
         )
-        checked = blb(
-            "check",
-            tmp_path / "run" / "bias.json",
-            *asking(server, data=data, reward="accuracy", out=tmp_path / "check"),
-            "--json",
-            "--quiet",
-        )
+        where = asking(server, data=data, reward="accuracy", out=tmp_path / "check")
+        checked = printed(blb("check", tmp_path / "run" / "bias.json", *where, "--json", "--quiet"))
     [mended] = run.bias.decisions
     assert mended.reading == "words"
     assert run.bias.verdict[0].n_prompts
     for decision in (known, fresh, other):
         assert set(decision.probabilities) == {"b", "c"}
         assert sum(decision.probabilities.values()) == pytest.approx(1.0)
-    assert checked.exit_code == 0, checked.output
-    assert json.loads(checked.stdout)["questions"][0]["rows"] == 30
+    assert checked["questions"][0]["rows"] == 30
 
 
 def test_the_system_message_of_the_fit_goes_before_other_rows(tmp_path: Path) -> None:
@@ -185,7 +168,7 @@ def test_the_system_message_of_the_fit_goes_before_other_rows(tmp_path: Path) ->
 
     def after_system(state: Any, name: str, names: Sequence[str]) -> Sequence[float]:
         assert state[0] == {"role": "system", "content": "Be brief."}
-        return both(state[-1]["content"], name, names)
+        return says_both(state[-1]["content"], name, names)
 
     with DecidingServer(after_system) as server:
         run = fitted(tmp_path, server, system="Be brief.")
@@ -202,18 +185,11 @@ def test_the_system_message_of_the_fit_goes_before_other_rows(tmp_path: Path) ->
             out=tmp_path / "check",
         )
         bias = run.folder / "bias.json"
-        checked = blb("check", bias, *given, "--json", "--quiet")
+        ended_well(blb("check", bias, *given, "--quiet"))
         assert "Be brief." in refused("check", bias, *given, "--system", "Be long.")
         with raises_naming(BiasError, "Be brief.", "Be long."):
             run.decide(
-                [{"messages": [system_message("Be long."), {"role": "user", "content": "a"}]}],
-                question="team",
+                [{"messages": [{"role": "system", "content": "Be long."}, HELLO]}], question="team"
             )
     assert known.label is not None
     assert fresh.label is not None
-    assert checked.exit_code == 0, checked.output
-
-
-def system_message(text: str) -> dict[str, str]:
-    """A message of the system."""
-    return {"role": "system", "content": text}

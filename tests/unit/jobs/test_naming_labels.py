@@ -12,8 +12,6 @@ from tests.support.printed import ended_well
 from tests.support.questions import write_rows
 
 COUNTS = {"Technical": 12, "Billing": 9, "{Other}": 9, "Tehcnical": 1}
-
-
 WORDS = ("fit", "--data", "rows.jsonl", "--reward", "accuracy", "--prompt-column", "ticket")
 
 

@@ -8,20 +8,18 @@ from typing import Any
 
 import numpy as np
 import pytest
-from click.testing import Result
 
 import blackbox_lb
 from blackbox_lb.bias.document import Bias
-from blackbox_lb.bias.operating import (
-    OperatingPoint,
-)
+from blackbox_lb.bias.operating import OperatingPoint
 from blackbox_lb.bias.records import Calibration, LabelTokens
 from blackbox_lb.deploy.proxy.served import load_served
 from blackbox_lb.errors import InputError
 from blackbox_lb.tasks.sets.labels import Labels
-from tests.support.commands import asking, blb, refusal
+from tests.support.commands import blb, refusal
 from tests.support.errors import raises_naming
 from tests.support.exact import ExactModel, ExactServer
+from tests.support.labelled import fit_labels as fit
 from tests.support.printed import ended_well
 from tests.support.questions import write_rows
 
@@ -70,12 +68,6 @@ def fitted(server: ExactServer, tmp_path_factory: pytest.TempPathFactory) -> bla
         out=folder / "run",
         quiet=True,
     )
-
-
-def fit(server: ExactServer, data: Path, out: Path, *more: object) -> Result:
-    """A fit with a token a completion."""
-    where = asking(server, data=data, out=out, reward="exact-match", max_tokens=1)
-    return blb("fit", *where, "--quiet", *more)
 
 
 def test_another_point_is_the_same_vector_with_another_shift(
@@ -149,10 +141,9 @@ def test_the_proxy_serves_another_point(fitted: blackbox_lb.Run) -> None:
         "strict": "rate=0.3",
     }
     assert rows[0].injection.bias.common == rows[0].bias.logit_bias
-    with pytest.raises(InputError):
-        load_served([file], at=["loose=recall=.8"])
-    with pytest.raises(InputError):
-        load_served([file], at=["recall"])
+    for wrong in ("loose=recall=.8", "recall"):
+        with pytest.raises(InputError):
+            load_served([file], at=[wrong])
 
 
 def test_a_coin_is_declined(server: ExactServer, tmp_path: Path) -> None:

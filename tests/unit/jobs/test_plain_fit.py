@@ -6,7 +6,7 @@ import json
 import math
 import re
 import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -14,8 +14,7 @@ import pytest
 
 from blackbox_lb.jobs.runs.conclusion import CAUSES, reason
 from blackbox_lb.records import Finding
-from blackbox_lb.rollouts import progress
-from blackbox_lb.rollouts.progress import FIRST, LONG, Lines, Outlook
+from blackbox_lb.rollouts.progress import Lines, Outlook
 from tests.support.commands import asking, blb, options, refusal
 from tests.support.exact import ExactModel, ExactServer
 from tests.support.labelled import DECIDER, labelled_rows
@@ -31,7 +30,7 @@ PRIVATE = (
 """Terms that belong to --verbose, to the record and to the report."""
 BEFORE = 12
 """Lines before the verdict."""
-WRITER = ExactModel(14, 4, seed=3, prompts=20, end=True)
+MODEL = ExactModel(14, 4, seed=3, prompts=20, end=True)
 
 
 @pytest.fixture(scope="module")
@@ -43,18 +42,6 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (root / "words.txt").write_text("b\n")
     (root / "never.txt").write_text("zebra\n")
     return root
-
-
-@pytest.fixture(scope="module")
-def writer() -> Iterator[ExactServer]:
-    with ExactServer(WRITER) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def decider() -> Iterator[ExactServer]:
-    with ExactServer(DECIDER) as running:
-        yield running
 
 
 def terms(text: str) -> list[str]:
@@ -70,8 +57,6 @@ def terms(text: str) -> list[str]:
 def test_a_default_fit_says_little_and_says_it_plainly(
     data: Path,
     tmp_path: Path,
-    writer: ExactServer,
-    decider: ExactServer,
     monkeypatch: pytest.MonkeyPatch,
     rows: str,
     reward: str,
@@ -82,30 +67,28 @@ def test_a_default_fit_says_little_and_says_it_plainly(
     """
     monkeypatch.chdir(data)
     monkeypatch.setattr(Outlook, "DUE", math.inf)  # however slow this machine is
-    monkeypatch.setattr(progress, "AFTER", math.inf)
-    server = decider if rows == "labels" else writer
-    words = asking(
-        server, data=f"{rows}.jsonl", reward=reward, max_tokens=tokens, out=tmp_path / "run"
-    )
-    done = ended_well(blb("fit", *words))
+    monkeypatch.setattr("blackbox_lb.rollouts.progress.AFTER", math.inf)
+    with ExactServer(DECIDER if rows == "labels" else MODEL) as server:
+        task = options(data=f"{rows}.jsonl", reward=reward, max_tokens=tokens)
+        words = asking(server, out=tmp_path / "run") + task
+        done = ended_well(blb("fit", *words))
+        result = json.loads((tmp_path / "run" / "result.json").read_text())
+        if rows == "labels":
+            assert "macro-F1" in done.stdout
+            assert "chosen: " in blb("fit", *words, "--verbose", "--restart").stderr
     lines = [part for line in done.stderr.splitlines() for part in textwrap.wrap(line, 80)]
     assert len(lines) <= BEFORE, lines
     assert re.match(r"HELPS|NOT SHOWN TO PAY|NO EVIDENCE|HURTS", done.stdout)
     assert terms(done.output) == []
-    remarks = json.loads((tmp_path / "run" / "result.json").read_text())["provenance"]["remarks"]
-    assert any("chosen: " in remark for remark in remarks)
-    if rows == "labels":
-        assert "macro-F1" in done.stdout
-        detailed = blb("fit", *words, "--verbose", "--restart")
-        assert "chosen: " in detailed.stderr
+    assert any("chosen: " in remark for remark in result["provenance"]["remarks"])
 
 
 def test_the_stages_of_a_slow_fit_are_named_plainly(
-    data: Path, tmp_path: Path, writer: ExactServer, monkeypatch: pytest.MonkeyPatch
+    data: Path, tmp_path: Path, server: ExactServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each stage that takes long says how far it is."""
     monkeypatch.setattr(Outlook, "is_due", lambda self: True)
-    words = asking(writer, data=data / "prompts.jsonl", reward="length", max_tokens=8)
+    words = asking(server, data=data / "prompts.jsonl", reward="length", max_tokens=8)
     small = options(samples_per_prompt=4, limit=10, test_limit=4, out=tmp_path / "run")
     done = ended_well(blb("fit", *words, *small, "--go-on"))
     assert re.search(r"^validation.*, \d+ biases: \d+ of \d+ in ", done.stderr, re.MULTILINE)
@@ -113,11 +96,11 @@ def test_the_stages_of_a_slow_fit_are_named_plainly(
 
 
 def test_a_list_that_the_model_hardly_uses_is_the_cause(
-    data: Path, tmp_path: Path, writer: ExactServer, monkeypatch: pytest.MonkeyPatch
+    data: Path, tmp_path: Path, server: ExactServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where no completion has a hit, the refusal says so in plain words, before more is drawn."""
     monkeypatch.chdir(data)
-    words = asking(writer, data="prompts.jsonl", reward="avoid:never.txt", max_tokens=4)
+    words = asking(server, data="prompts.jsonl", reward="avoid:never.txt", max_tokens=4)
     said = refusal(blb("fit", *words, "--out", tmp_path / "run"))
     assert "0 hits in 300 completions, so there is nothing to remove" in said
     assert terms(said) == []
@@ -160,8 +143,7 @@ def test_the_time_of_a_command_is_said_after_the_first_completions() -> None:
     many, a shorter plan.
     """
     watched = Watched(1000, 16_000, lambda second, share: f"; shorter {second:.2f} {share:.2f}")
-    watched.stage("training", 1000, FIRST + 1, seconds=9.0, tokens=8)
-    assert LONG < 1000 * 9.0
+    watched.stage("training", 1000, 9, seconds=9.0, tokens=8)
     [sentence] = [line for line in watched.lines if "in all" in line]
     assert sentence == (
         "about 2 h 30 min in all, by the first 9 completions (1 tokens/s); shorter 1.12 0.50"
@@ -183,14 +165,14 @@ def test_a_long_stage_shows_signs_of_life_that_double() -> None:
 
 
 def test_a_dry_run_says_the_time_of_an_earlier_run_or_that_it_is_not_known(
-    data: Path, tmp_path: Path, writer: ExactServer, monkeypatch: pytest.MonkeyPatch
+    data: Path, tmp_path: Path, server: ExactServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without a run it is not known; after one it takes as long as that one took, and where that is
     long, a plan with fewer completions is offered.
     """
     monkeypatch.chdir(data)
     run = tmp_path / "run"
-    words = asking(writer, data="prompts.jsonl", reward="length", max_tokens=8, out=run)
+    words = asking(server, data="prompts.jsonl", reward="length", max_tokens=8, out=run)
     assert "once a server answers" in blb("fit", *words, "--dry-run").stdout
     assert blb("fit", *words, "--quiet").exit_code == 0
     record = json.loads((run / "run.json").read_text())

@@ -12,18 +12,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from blackbox_lb.bias.document import Bias
 from blackbox_lb.errors import InputError, NoLogprobs
 from blackbox_lb.jobs.compiling.logged_prefixes import logged_prefixes
 from blackbox_lb.providers.profile import load_profile
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.types import Completion, Prompt
 from blackbox_lb.vocabulary import Vocabulary
+from tests.support.biases import bias_of
 from tests.support.errors import raises_naming
 
-BIAS = Bias(
-    provider="vllm", model="m", tokenizer="t", reward="length", estimator="projection", entries=()
-)
+BIAS = bias_of(reward="length")
 SAMPLING = {"temperature": 1.0, "top_logprobs": 2, "max_tokens": 9, "seed": None}
 BASE = {
     "provider": "vllm",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,19 +12,20 @@ import pytest
 from click.testing import Result
 
 import blackbox_lb
-from blackbox_lb.bias.document import Bias
 from blackbox_lb.bias.records import Entry
 from blackbox_lb.bias.request_bias import to_request_bias, to_vector
 from blackbox_lb.errors import AuthenticationFailed
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.types import Completion, Prompt
+from tests.support.biases import bias_of
 from tests.support.commands import asking, blb, options, refusal
 from tests.support.errors import raises_naming
 from tests.support.exact import ExactModel, ExactServer
-from tests.support.printed import ended_well
+from tests.support.printed import ended_well, printed
 from tests.support.questions import questions, write_rows
 from tests.support.stored import text_completion as completion
 
+MODEL = ExactModel(12, 8, end=True, prompts=4, sharpness=0.7)
 ROWS = (
     ("train", "Norway", "Oslo"),
     ("validation", "Peru", "Lima"),
@@ -32,6 +33,7 @@ ROWS = (
     ("test", "Chad", "N'Djamena"),
 )
 BIAS = [[1, 2.0], [3, -1.0]]
+ENTRIES = (Entry(id=1, text="x", bias=2.0), Entry(id=3, text="x", bias=-1.0))
 
 
 def settings(
@@ -83,8 +85,7 @@ def score(tmp_path: Path) -> Callable[..., Result]:
 
 def groups(result: Result) -> list[dict[str, Any]]:
     """The groups of a JSON answer."""
-    assert result.exit_code == 0, result.output
-    found: list[dict[str, Any]] = json.loads(result.stdout)["groups"]
+    found: list[dict[str, Any]] = printed(result)["groups"]
     return found
 
 
@@ -184,9 +185,7 @@ def test_the_table_names_the_bias_of_the_run(
     store: Path, score: Callable[..., Result], tmp_path: Path
 ) -> None:
     """In a run's folder, what was sampled with bias.json says so, in one line."""
-    names = {"provider": "p", "model": "m", "tokenizer": "t", "reward": "length"}
-    entries = tuple(Entry(id=int(token), text="x", bias=value) for token, value in BIAS)
-    Bias(**names, estimator="e", entries=entries).save(tmp_path / "bias.json")
+    bias_of(*ENTRIES, provider="p").save(tmp_path / "bias.json")
     said = ended_well(score(tmp_path, "correct-and-short", "--quiet"))
     (row,) = [line for line in said.stdout.splitlines() if "bias.json" in line]
     words = row.split()
@@ -214,13 +213,6 @@ def test_what_cannot_be_scored_is_explained(
     assert not (store.parent / "nowhere").exists()
 
 
-@pytest.fixture
-def server() -> Iterator[ExactServer]:
-    """An exact model with an end token."""
-    with ExactServer(ExactModel(12, 8, end=True, prompts=4, sharpness=0.7)) as running:
-        yield running
-
-
 def test_another_reward_reuses_the_completions(server: ExactServer, tmp_path: Path) -> None:
     """A fit with a second reward asks for no base completion again, and scoring its store asks for
     nothing at all.
@@ -229,13 +221,12 @@ def test_another_reward_reuses_the_completions(server: ExactServer, tmp_path: Pa
 
     def biases_asked(reward: str, *more: object) -> list[Any]:
         """Those of the fit's requests for completions, None for the base."""
-        before = len(server.calls)
+        before = len(server.completions)
         where = asking(server, data=data, out=tmp_path / "run", reward=reward)
         small = options(max_tokens=8, top_logprobs=5, seed=1, tau=[0.5, 0.3])
         drawn = options(samples_per_prompt=8, validation_samples=2, test_samples=2)
         ended_well(blb("fit", *where, *small, *drawn, *more))
-        calls = server.calls[before:]
-        return [body.get("logit_bias") for path, body in calls if path.endswith("/completions")]
+        return [body.get("logit_bias") for body in server.completions[before:]]
 
     assert biases_asked("length").count(None) >= 8 * 8
     again = biases_asked("regex:b", "--restart")
@@ -260,28 +251,20 @@ def test_a_missing_key_of_a_judge_is_said_before_anything_is_drawn(
     )
     data = write_rows(tmp_path / "data.jsonl", questions(8, 3, 4, answer="a"))
     reward = f"judge:{tmp_path / 'judge.toml'}"
+    before = len(server.completions)
     where: dict[str, Any] = {"provider": "llamacpp", "base_url": server.base_url}
     with raises_naming(AuthenticationFailed, "KEY_OF_NO_JUDGE"):
         blackbox_lb.fit(
             data, reward=reward, out=tmp_path / "run", **where, max_tokens=8, quiet=True
         )
-    assert not [path for path, _ in server.calls if path.endswith("/completions")]
+    assert len(server.completions) == before
 
 
 def test_a_bias_that_the_store_has_by_its_hash_has_no_count_of_entries(
     score: Callable[..., Result], tmp_path: Path
 ) -> None:
     """One that keeps phrases out has the name of the run's file, and its vector alone another."""
-    entries = tuple(Entry(id=int(token), text="x", bias=value) for token, value in BIAS)
-    bias = Bias(
-        provider="p",
-        model="m",
-        tokenizer="t",
-        reward="length",
-        estimator="e",
-        phrases=("a lone lamp",),
-        entries=entries,
-    )
+    bias = bias_of(*ENTRIES, provider="p", phrases=("a lone lamp",))
     bias.save(tmp_path / "bias.json")
     with RolloutStore(tmp_path / "rollouts.db") as made:
         for drawn_with in (to_request_bias(bias), to_vector(bias)):

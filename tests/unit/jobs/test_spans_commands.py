@@ -10,13 +10,11 @@ from typing import Any
 import pytest
 from click.testing import Result
 
-from blackbox_lb.jobs.fitting.choosing import proposing
 from tests.support.commands import blb, refusal
 from tests.support.exact import ExactModel, ExactServer
 from tests.support.printed import ended_well
-from tests.support.questions import write_rows
+from tests.support.questions import questions, write_rows
 
-SPLITS = (("train", range(10)), ("validation", range(10, 14)), ("test", range(14, 20)))
 SIZES = ("--samples-per-prompt", 10, "--validation-samples", 3, "--test-samples", 4)
 Run = Callable[..., Result]
 
@@ -27,12 +25,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
     whose tokens are single letters.
     """
     monkeypatch.chdir(tmp_path)
-    rows = [
-        {"id": str(n), "prompt": f"question {n}", "split": split}
-        for split, ns in SPLITS
-        for n in ns
-    ]
-    write_rows(Path("data.jsonl"), rows)
+    write_rows(Path("data.jsonl"), questions(10, 4, 6))
     Path("list.txt").write_text("a\nh 2\n")
     Path("own_places.py").write_text(
         "def f(example, completion):\n"
@@ -69,7 +62,7 @@ def test_a_rule_of_an_own_function_is_moved_and_banned(
     """The tokens that it names are candidates of the search: those that are used most are moved,
     and where a bias may have any number of entries, all of them are banned.
     """
-    monkeypatch.setattr(proposing, "MOST_RULED", 2)
+    monkeypatch.setattr("blackbox_lb.jobs.fitting.choosing.proposing.MOST_RULED", 2)
     run("fit", "own_places:ruled", *SIZES, "--entries", entries)
     result = json.loads(Path("run/result.json").read_text())
     origins = [row["origin"] for row in result["validation"]["tried"]]
@@ -106,22 +99,19 @@ def test_an_evaluation_and_its_report_show_places(run: Run) -> None:
         ("fit", "avoid:broken.txt", "line 1"),
         ("fit", "avoid:heavy.txt", "'much'"),
         ("score", "marks:nowhere.jsonl", "nowhere.jsonl"),
+        ("fit", "marks:marked.jsonl", "marks:marked.jsonl"),
     ],
 )
 def test_what_cannot_work_ends_with_2_before_anything_is_asked(
     run: Run, command: str, reward: str, fact: str
 ) -> None:
-    """A missing file, an unknown script, a bad pattern and a weight that is no number."""
+    """A missing file, an unknown script, a bad pattern, a weight that is no number, and marks:
+    nobody has read what a fit would draw.
+    """
+    Path("marked.jsonl").write_text(json.dumps({"completion": "a", "marks": []}))
     Path("broken.txt").write_text("/(/\n")
     Path("heavy.txt").write_text("/a/ much\n")
     more: list[Any] = ["run"] if command == "score" else []
     Path("run").mkdir()
     Path("run/rollouts.db").touch()
     assert fact in refusal(run(command, reward, *more, code=2))
-
-
-def test_marks_judge_no_fresh_completion(run: Run) -> None:
-    """Nobody has read what a fit would draw."""
-    Path("marked.jsonl").write_text(json.dumps({"completion": "a", "marks": []}))
-    refused = run("fit", "marks:marked.jsonl", *SIZES, code=2)
-    assert "marks:marked.jsonl" in refused.stderr

@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
-import numpy as np
 import pytest
 
 from blackbox_lb.api.limits.concurrency import run_all
 from blackbox_lb.api.session import Session
 from blackbox_lb.bias.document import Bias
 from blackbox_lb.bias.phrases import PhraseList
-from blackbox_lb.jobs.words import PROMPTS, Cost, WordTokens, estimated_cost
-from blackbox_lb.types import Completion
+from blackbox_lb.jobs.words import Cost, WordTokens, estimated_cost
 from tests.support.commands import asking, blb, options, refused
 from tests.support.errors import names
 from tests.support.exact import ExactModel, ExactServer
 from tests.support.printed import ended_well, printed
+from tests.support.stored import token_completion
 
 MODEL = ExactModel(30, 6, end=True, prompts=4, sharpness=0.7)
 WORDS = ("b", "c\t3", "d", "a b", "re:e f")
@@ -38,11 +37,6 @@ def words(tmp_path: Path) -> Path:
     path = tmp_path / "list.txt"
     path.write_text("\n".join(WORDS))
     return path
-
-
-def draws(server: ExactServer) -> list[dict[str, Any]]:
-    """The requests for completions so far."""
-    return [body for path, body in server.calls if path.endswith("completions")]
 
 
 def written(server: ExactServer, words: Path, *more: object) -> tuple[Bias, dict[str, Any]]:
@@ -67,8 +61,8 @@ def test_whole_words_are_banned_and_all_is_stepped_back_from(
     assert bias.phrases == WORDS
     assert bias.status == "UNVERIFIED"
     assert bias.prompted_endpoint == "chat"
-    assert len(draws(server)) == len(PROMPTS) == 20
-    assert not any(body.get("logit_bias") for body in draws(server))
+    assert len(server.completions) == 20
+    assert not any(body.get("logit_bias") for body in server.completions)
     cost = document["cost"]
     assert cost["completions"] == 20
     assert cost["hits"] == cost["banned"] + cost["stepped"] > 0
@@ -82,7 +76,7 @@ def test_the_weightiest_words_find_room(server: ExactServer, words: Path, tmp_pa
     assert {entry.text: entry.bias for entry in bias.entries} == {" b": -3.0, " c": -3.0}
     assert (document["words"], document["left_out"]) == (["c", "b"], ["d"])
     assert document["cost"] is None
-    assert draws(server) == []
+    assert server.completions == []
     data = tmp_path / "prompts.csv"
     data.write_text("text\n" + "".join(f"Tell me of {number}.\n" for number in range(30)))
     where = asking(server, out=words.with_name("b.json"), data=data, prompts=3)
@@ -90,7 +84,7 @@ def test_the_weightiest_words_find_room(server: ExactServer, words: Path, tmp_pa
     where = (*where, "--prompt-column", "text")
     result = ended_well(blb("words", words, *where))
     assert names(result.stdout, "UNVERIFIED", "3 tokens at -100", "all 5 lines", "blb eval")
-    asked = [body["messages"][-1]["content"] for body in draws(server)]
+    asked = [body["messages"][-1]["content"] for body in server.completions]
     assert sorted(asked) == [f"Tell me of {number}." for number in range(3)]
 
 
@@ -142,24 +136,6 @@ def test_requests_in_flight_are_those_that_were_asked_for(
     assert numbers == [3]
 
 
-def session_of(texts: Mapping[int, bytes]) -> Session:
-    """A session whose model has these tokens."""
-    return cast(Session, SimpleNamespace(texts_of_vocabulary=lambda: texts))
-
-
-def completion(text: str, ids: list[int]) -> Completion:
-    """A completion of these tokens."""
-    rows = np.zeros((len(ids), 1))
-    return Completion(
-        text=text,
-        finish_reason="stop",
-        token_ids=np.array(ids, np.int32),
-        logprobs=rows[:, 0].astype(np.float32),
-        top_ids=rows.astype(np.int32),
-        top_logprobs=rows.astype(np.float32),
-    )
-
-
 def test_the_cost_counts_from_the_first_token_of_a_hit() -> None:
     """A hit that is one banned token costs nothing; of another its tokens, the one that shows its
     end, and the one that is drawn instead, each beside those that are delivered.
@@ -167,9 +143,8 @@ def test_the_cost_counts_from_the_first_token_of_a_hit() -> None:
     phrases = PhraseList.of_entries(["lamp", "a lone ship"])
     texts = {1: b"The", 2: b" lamp", 3: b" a", 4: b" lone", 5: b" ship", 6: " é".encode(), 7: b"."}
     tokens = WordTokens(banned={2: " lamp"}, words=(), left_out=())
-    text = "The lamp é a lone ship."
-    found = estimated_cost(
-        session_of(texts), [completion(text, [1, 2, 6, 3, 4, 5, 7])], phrases, tokens
-    )
+    session = cast(Session, SimpleNamespace(texts_of_vocabulary=lambda: texts))
+    completion = token_completion("The lamp é a lone ship.", [1, 2, 6, 3, 4, 5, 7])
+    found = estimated_cost(session, [completion], phrases, tokens)
     assert found == Cost(completions=1, tokens=7, words=6, hits=2, banned=1, redrawn=5)
     assert found.stepped == 1

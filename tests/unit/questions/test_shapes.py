@@ -149,8 +149,6 @@ def test_a_shape_without_a_place_for_it_is_refused(raw: dict[str, Any], shape: S
 NOUL = {"type": "noul", "instructions": "?"}
 GOOD: dict[str, Any] = {"model": "m", "state": "s", "questions": {"q": NOUL}}
 CHOICE = {"id": "q", "type": "choice", "question": "?", "options": [{"name": "a"}, {"name": "b"}]}
-
-
 FULL = {"questions": {f"q{n}": NOUL for n in range(400)}}
 
 

@@ -351,9 +351,7 @@ class _Race:
         standing = next((entrant for entrant in self.entrants if entrant.candidate.stands), None)
         if standing is None or standing is winner or standing.scored is None:
             return winner
-        ours = self.goal.gain(self.base.outcome, _scored(winner).outcome)
-        theirs = self.goal.gain(self.base.outcome, standing.scored.outcome)
-        if is_proven(ours.minus(theirs)):
+        if is_proven(self._gain(winner).minus(self._gain(standing))):
             return winner
         winner.status = f"not shown to be better than {standing.candidate.label}"
         standing.status = ""
@@ -398,7 +396,7 @@ class _Race:
         """Try the winner at other strengths, and its sum with the best of another origin."""
         tried = list(rescaled(winner.candidate, next_token, limits))
         second = self._second(winner)
-        if second is not None and self._gain(second) > 0:
+        if second is not None and self._gain(second).value > 0:
             tried.append(added(winner.candidate, second.candidate, next_token, limits))
         biases = [entrant.candidate.logit_bias for entrant in self.entrants]
         new = [
@@ -446,9 +444,8 @@ class _Race:
             return False
         if _scored(entrant).tie < _scored(winner).tie - LESS_LIKELY:
             return False
-        ours = self.goal.gain(self.base.outcome, _scored(entrant).outcome)
-        theirs = self.goal.gain(self.base.outcome, _scored(winner).outcome)
-        lost = theirs.minus(ours)
+        theirs = self._gain(winner)
+        lost = theirs.minus(self._gain(entrant))
         allowed = min(lost.standard_error, MOST_LOST * max(theirs.value, 0.0))
         return lost.value <= allowed + 1e-12
 
@@ -468,8 +465,8 @@ class _Race:
             [entrant for entrant in rivals if _scored(entrant).samples == most] or rivals
         )[0]
 
-    def _gain(self, entrant: _Entrant) -> float:
-        return self.goal.gain(self.base.outcome, _scored(entrant).outcome).value
+    def _gain(self, entrant: _Entrant) -> ByPrompt:
+        return self.goal.gain(self.base.outcome, _scored(entrant).outcome)
 
     async def richer(self, challengers: Sequence[Challengers], choice: Choice) -> Choice:
         """``choice`` with the best of the richer candidates that are better than its uncut one."""
@@ -512,9 +509,7 @@ class _Race:
         """
         richer = _scored(entrant)
         before = _scored(standing)
-        base = self.base.outcome
-        paired = self.goal.gain(base, richer.outcome).minus(self.goal.gain(base, before.outcome))
-        gains = paired.parts
+        gains = self._gain(entrant).minus(self._gain(standing)).parts
         if richer.sure is not None and before.sure is not None:
             gains = richer.sure - before.sure
         gains = gains[~np.isnan(gains)]
@@ -572,9 +567,7 @@ class _Race:
         second = self._second(winner)
         if second is None:
             return text
-        ours = self.goal.gain(self.base.outcome, _scored(winner).outcome)
-        theirs = self.goal.gain(self.base.outcome, _scored(second).outcome)
-        ahead = ours.minus(theirs)
+        ahead = self._gain(winner).minus(self._gain(second))
         is_level = not ahead.value > LEVEL * ahead.standard_error
         rank = "level" if is_level else "behind"
         return f"{text}; second: {second.candidate.origin}, {rank}"

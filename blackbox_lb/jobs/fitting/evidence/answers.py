@@ -35,7 +35,6 @@ from blackbox_lb.jobs.fitting.job import FitJob
 from blackbox_lb.jobs.fitting.varying.by_lists import challengers_by_lists
 from blackbox_lb.jobs.fitting.varying.by_samples import challengers_by_samples
 from blackbox_lb.jobs.fitting.varying.by_words import compared_by_words, words_sentence
-from blackbox_lb.jobs.plan.plan import Plan
 from blackbox_lb.rollouts.answers.given_answers import first_completions
 from blackbox_lb.rollouts.positions import Positions
 from blackbox_lb.tasks.sets.labels import Labels
@@ -180,7 +179,7 @@ async def _by_words(job: FitJob, lists: FromLists, selected: Selected) -> Compar
 async def _unlabelled(job: FitJob) -> list[FirstLists]:
     """The lists of rows without an answer, where the mean answer of the model is to be known."""
     plan = job.plan
-    if not (_calibrates(plan) and job.task.unlabelled):
+    if plan.decision_labels is None or plan.searches == "named" or not job.task.unlabelled:
         return []
     completions, _ = await first_completions(
         job.trials, job.task.unlabelled, "unlabelled", plan.top_logprobs
@@ -195,14 +194,9 @@ def _calibrations(
     The latter reads the lists of ``unlabelled`` prompts, too.
     """
     labels = job.plan.decision_labels
-    if labels is None or not _calibrates(job.plan):
+    if labels is None or job.plan.searches == "named":
         return ()
     return label_priors(answers, labels, unlabelled)
-
-
-def _calibrates(plan: Plan) -> bool:
-    """Whether calibrations of the labels take part in the search."""
-    return plan.decision_labels is not None and plan.searches != "named"
 
 
 async def collect(job: FitJob) -> Answers:

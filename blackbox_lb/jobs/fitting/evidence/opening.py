@@ -97,7 +97,9 @@ async def collect(job: FitJob) -> OpenDecision:
     _, validation = await opening_lists(trials, job.task.validation, "validation", listed, labels)
     opening = await opening_of(trials, labels, [training.lists, validation.lists])
     trials.report.detail(opening.sentence)
-    positions = training_of(trials, completions, opening)
+    rows = {str(number): completion for number, completion in enumerate(completions)}
+    rollouts = columns(rows, range(len(rows)), [0.0] * len(rows), trials.end_tokens)
+    positions = Positions.of(rollouts).with_tokens(opening.tokens)
     return OpenDecision(labels, opening, positions, training, validation)
 
 
@@ -132,13 +134,6 @@ async def opening_lists(
     return [completions[place] for place in places], LabelledLists(
         lists.only(lists.has_list), numbers
     )
-
-
-def training_of(trials: Trials, completions: Sequence[Completion], opening: Opening) -> Positions:
-    """The first positions as training data, with the opening's tokens in every list."""
-    rows = {str(number): completion for number, completion in enumerate(completions)}
-    rollouts = columns(rows, range(len(rows)), [0.0] * len(rows), trials.end_tokens)
-    return Positions.of(rollouts).with_tokens(opening.tokens)
 
 
 def likeliest_shift(log_odds: Vector, is_wanted: Bools, weights: Vector | None) -> float:

@@ -8,13 +8,13 @@ smallest with which greedy decoding begins nearly every prompt's answer with a l
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import cast
 
 import numpy as np
 
 from blackbox_lb.errors import InputError, NoLogprobs
 from blackbox_lb.estimate.choice.candidates import Candidate, CompileLimits, compiled
 from blackbox_lb.estimate.decisions.first_lists import FirstLists
-from blackbox_lb.estimate.inputs.checks import Ids
 from blackbox_lb.estimate.next_token.next_token import NextToken
 from blackbox_lb.estimate.projection.projection import Prior
 from blackbox_lb.jobs.fitting.choosing.proposing import (
@@ -31,6 +31,7 @@ from blackbox_lb.rollouts.answers.given_answers import first_completions
 from blackbox_lb.rollouts.columns import columns
 from blackbox_lb.rollouts.judging.decisions import own_label_tokens
 from blackbox_lb.rollouts.positions import Positions
+from blackbox_lb.tasks.sets.labels import Labels
 
 MOSTLY = 0.95
 """Share of the prompts whose answer must begin with a label under the chosen lift."""
@@ -69,9 +70,8 @@ async def collect(job: FitJob) -> Unlabelled:
     check_unlabelled_plan(job)
     job.announce(())
     trials = job.trials
-    tokens = None
-    if job.plan.decision_labels is not None:
-        tokens = await own_label_tokens(trials, job.plan.decision_labels)
+    labels = cast(Labels, job.plan.decision_labels)  # ``check_unlabelled_plan`` refuses none
+    tokens = await own_label_tokens(trials, labels)
     if tokens is None:
         raise InputError(
             "two of the labels begin with the same tokens, so that the first one does not tell them"
@@ -107,14 +107,9 @@ def _lifted(prior: Prior, table: NextToken, limits: CompileLimits) -> Candidate:
         for proposal in calibrations([prior])
         if proposal.settings["calibration"] == BATCH
     ]
+    is_label = np.isin(table.token_ids, prior.lifted).astype(np.float64)
     for candidate in candidates:
-        if _share_of_labels(candidate, prior.lifted, table) >= MOSTLY:
+        sent = table.align(candidate.sparse.token_ids, candidate.sparse.values)
+        if table.mean(is_label, sent).mean() >= MOSTLY:
             return candidate
     return candidates[-1]
-
-
-def _share_of_labels(candidate: Candidate, labels: Ids, table: NextToken) -> float:
-    """The mean probability that the first token is one of a label."""
-    sent = table.align(candidate.sparse.token_ids, candidate.sparse.values)
-    is_label = np.isin(table.token_ids, labels).astype(np.float64)
-    return float(table.mean(is_label, sent).mean())

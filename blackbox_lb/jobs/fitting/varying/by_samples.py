@@ -23,6 +23,7 @@ from blackbox_lb.jobs.fitting.varying.feature_matrix import (
     FeatureMatrix,
     PromptFeatures,
     learned_challenger,
+    specs_of,
     weights_of,
     with_lift,
 )
@@ -68,8 +69,7 @@ class BySamples:
     @property
     def name(self) -> str:
         """See ``Challengers``."""
-        names = [] if self.features is None else [self.features.feature.spec]
-        return ", ".join([*names, *self.phases.names])
+        return specs_of(self.features, self.phases)
 
     async def challenge(self, standing: Candidate) -> list[Challenger] | str:
         """See ``Challengers``."""

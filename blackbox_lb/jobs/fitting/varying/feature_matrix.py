@@ -132,12 +132,6 @@ class FeatureMatrix:
             tuple(counts.tolist()),
         )
 
-    @property
-    def spec(self) -> str:
-        """The features as they are given on the command line."""
-        names = [] if self.of_prompt is None else [self.of_prompt.feature.spec]
-        return ", ".join([*names, *self.phases.names])
-
     def with_values(
         self, values: npt.NDArray[np.float64], errors: npt.NDArray[np.float64] | None
     ) -> tuple[Feature, ...]:
@@ -154,6 +148,12 @@ class FeatureMatrix:
             of_phase: PrefixFeature = feature.replacing(positions=count)
             features.append(of_phase.one_vector(row, error))
         return tuple(features)
+
+
+def specs_of(of_prompt: PromptFeatures | None, phases: Phases) -> str:
+    """The features of a bias as they are given on the command line."""
+    names = [] if of_prompt is None else [of_prompt.feature.spec]
+    return ", ".join([*names, *phases.names])
 
 
 def check_features(depends_on: Iterable[PromptFeature], task: Task, limit: int | None) -> None:
@@ -278,7 +278,8 @@ def learned_challenger(
     if matrix.of_prompt is not None:
         vectors = matrix.of_prompt.vectors
     settings: dict[str, float | int | str | None] = {**standing.settings, "slope_l2": slope_l2}
-    origin = f"depends on {matrix.spec}: {matrix.table.shape[1]:,} vectors, slope_l2 {slope_l2:g}"
+    specs = specs_of(matrix.of_prompt, matrix.phases)
+    origin = f"depends on {specs}: {matrix.table.shape[1]:,} vectors, slope_l2 {slope_l2:g}"
     if matrix.of_prompt is not None:
         settings["depends_on"] = matrix.of_prompt.feature.spec
     if matrix.phases.features:
