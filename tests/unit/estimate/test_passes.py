@@ -11,11 +11,16 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from blackbox_lb.estimate.inputs.checks import Vector
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
 from blackbox_lb.estimate.next_token import sparse_table as passes
 from blackbox_lb.estimate.next_token import tails
+from blackbox_lb.estimate.next_token.derivatives import expected_by, hessian
 from blackbox_lb.estimate.next_token.next_token import NextToken
+from blackbox_lb.estimate.problem import Problem
 from blackbox_lb.estimate.projection.projection import Fit
 from tests.support.exact import ExactModel
 from tests.support.fits import projection
@@ -72,6 +77,19 @@ def test_large_tables_are_kept_in_float32(
     np.testing.assert_allclose(table.log_normaliser(delta), exact.log_normaliser(delta), atol=1e-6)
 
 
+@pytest.mark.usefixtures("small")
+def test_squares_of_groups_are_what_the_hessian_lacks() -> None:
+    """On its diagonal; and the expectations of groups are those of their positions."""
+    rng, table = np.random.default_rng(0), NextToken.of(DATA)
+    delta = rng.normal(size=len(table.token_ids))
+    weights, group = rng.random(table.n_positions), rng.integers(0, 4, table.n_positions)
+    usage, along = hessian(table, delta, weights)
+    each, squares = expected_by(table, delta, weights, group, 4)
+    for token, one in enumerate(np.eye(len(delta))):
+        assert along(one)[token] == pytest.approx(usage[token] - squares[:, token].sum(), abs=1e-9)
+    np.testing.assert_allclose(each[2], table.expected(delta, weights * (group == 2)), atol=1e-12)
+
+
 def test_threads_are_kept_and_a_part_of_work_may_ask_for_more(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -111,3 +129,23 @@ def test_a_forked_process_starts_threads_of_its_own(monkeypatch: pytest.MonkeyPa
 
 def _nine() -> None:
     assert sum(passes.in_order(abs, range(9))) == 36
+
+
+@settings(max_examples=25)
+@given(st.integers(0, 100), st.integers(1, 30))
+def test_within_bounds_no_slope_presses_but_against_them(seed: int, size: int) -> None:
+    """Log-sum-exp with a little curvature everywhere, from a far start."""
+    rng = np.random.default_rng(seed)
+    linear = rng.normal(size=size)
+    linear /= 1 + np.abs(linear).sum()
+
+    def potential(x: Vector) -> tuple[float, Vector]:
+        e = np.exp(x - x.max())
+        return float(x.max() + np.log(e.sum())), e / e.sum()
+
+    problem = Problem(potential, linear, 1.0, l2=0.1, low=-0.1, high=0.2)
+    x = problem.solve(10 * rng.normal(size=size)).x
+    _, slope = problem.loss(x)
+    assert x.min() >= -0.1
+    assert x.max() <= 0.2
+    assert np.abs(np.clip(x - slope, -0.1, 0.2) - x).max(initial=0.0) < 1e-5
