@@ -376,14 +376,14 @@ def to_request_bias(bias: Bias | AnyBias, answers: AnswerStore | None = None) ->
     )
 
 
-def to_vector(bias: Bias | AnyBias, answers: AnswerStore | None = None) -> RequestBias:
+def to_vector(bias: Bias | AnyBias) -> RequestBias:
     """The same without phrases: what is drawn by a command that does not step back, and what a
     store holds of it.
     """
-    sent = to_request_bias(bias, answers)
+    sent = to_request_bias(bias)
     if not sent.phrase_entries:
         return sent
-    return RequestBias(sent.common, sent.features, sent.sent, answers, sent.vectors)
+    return RequestBias(sent.common, sent.features, sent.sent, vectors=sent.vectors)
 
 
 def with_phrases(bias: RequestBias, entries: Iterable[str]) -> RequestBias:
@@ -394,9 +394,9 @@ def with_phrases(bias: RequestBias, entries: Iterable[str]) -> RequestBias:
     )
 
 
-def strongest(bias: Bias, limit: int = 3) -> list[tuple[str, str]]:
+def strongest(bias: Bias) -> list[tuple[str, str]]:
     """The vectors of the features, those that move a token most first: the name of each, and the
-    tokens that it moves most, in nats, with standard errors where they are known.
+    three tokens that it moves most, in nats, with standard errors where they are known.
     """
     rows = []
     for feature in bias.features:
@@ -407,7 +407,7 @@ def strongest(bias: Bias, limit: int = 3) -> list[tuple[str, str]]:
             errors = vector.errors or (None,) * len(vector.values)
             moved = sorted(
                 zip(bias.entries, vector.values, errors, strict=True), key=lambda row: -abs(row[1])
-            )[:limit]
+            )[:3]
             phrases = [
                 f"'{entry.readable}' {value:+.2f}" + ("" if error is None else f" ± {error:.2f}")
                 for entry, value, error in moved

@@ -44,8 +44,6 @@ LEAST_FALL = 1e-13
 """Relative fall of the loss below which it has settled: the rounding of a sum over positions."""
 FLAT = 1e-7
 """Largest slope at which the loss has settled, in coordinates where its curvature is about 1."""
-TOLERANCE = 1e-7
-"""Nats per weighted position. Sampling error of any real fit is thousands of times larger."""
 LEAST_CURVATURE = 1e-9
 """Of a coordinate, as a share of the total weight."""
 
@@ -63,19 +61,11 @@ class Solution:
         x: in the shape of ``linear``, 0 where it is not free.
         value: the objective without its penalty, in nats.
         iterations: of the solver.
-        shortfall: estimated distance of the objective to its maximum, in nats per weighted
-            position.
     """
 
     x: Vector
     value: float
     iterations: int
-    shortfall: float
-
-    @property
-    def converged(self) -> bool:
-        """Whether the shortfall is at most 1e-7."""
-        return self.shortfall <= TOLERANCE
 
 
 class _Point(NamedTuple):
@@ -184,15 +174,9 @@ class Problem:
             point = following
             if fall <= LEAST_FALL * max(abs(point.loss), 1.0):
                 break
-        slope = np.where(_rests(point, low, high), 0.0, point.slope)
         x = np.clip(full(point.x), self.low, self.high)  # rounding may leave the range
         price, _ = penalty(x, self.l2, self.center, self.lifted)
-        return Solution(
-            x,
-            price - point.loss * self.total,
-            iterations,
-            dot(slope, slope) / 2,
-        )
+        return Solution(x, price - point.loss * self.total, iterations)
 
     def _scale(self, free: Ids | slice) -> Vector:
         """(k,) coordinates of curvature 1 for a unit of x: frequencies of tokens differ by orders

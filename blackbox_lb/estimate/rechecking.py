@@ -50,13 +50,12 @@ class EnergyDistance(NamedTuple):
     p: float
 
 
-def energy_test(then: Vector, now: Vector, seed: int = 0) -> EnergyDistance:
+def energy_test(then: Vector, now: Vector) -> EnergyDistance:
     """Compare two samples of vectors, each option in its standard deviation over both.
 
     Args:
         then: (n, c) nats.
         now: (m, c) nats. Of more than ``MOST_COMPARED`` rows so many are drawn.
-        seed: of the drawn rows and of the permutations.
 
     Raises:
         InputError: an empty sample, or other options.
@@ -72,7 +71,7 @@ def energy_test(then: Vector, now: Vector, seed: int = 0) -> EnergyDistance:
         )
     from scipy.spatial.distance import cdist  # a quarter of a second, where a command starts
 
-    generator = np.random.default_rng(seed)
+    generator = np.random.default_rng(0)
     if len(now) > MOST_COMPARED:
         now = now[generator.choice(len(now), MOST_COMPARED, replace=False)]
     both = np.concatenate([then, now]).round(DECIMALS)

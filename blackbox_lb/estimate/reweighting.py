@@ -48,15 +48,10 @@ def censoring_of(
     unobserved: Literal["bound", "drop"] | None = None,
 ) -> Censoring:
     """The sampled tokens' logprobs that the provider withheld; ``next_token`` is
-    ``NextToken.of(rollouts)``. Raises InputError if it is of others.
+    ``NextToken.of(rollouts)``.
 
     unobserved: what the estimator does with tokens that have only a bound.
     """
-    if next_token.n_positions != len(rollouts.token_ids):
-        raise InputError(
-            f"next_token has {next_token.n_positions} positions, the rollouts"
-            f" {len(rollouts.token_ids)}"
-        )
     return Censoring(
         positions=next_token.n_positions,
         outside=int(next_token.sampled_outside.sum()),

@@ -36,6 +36,8 @@ class Reporter(Protocol):
 
 
 class Silent:
+    """A reporter that shows nothing; the record has every remark."""
+
     @contextmanager
     def stage(self, title: str, completions: int) -> Iterator[Watcher]:
         yield lambda completion: None
@@ -295,7 +297,7 @@ class Progress:
     total: int
 
 
-class Calling:
+class Calling(Silent):
     """A reporter that calls a function with each step of progress and passes sentences to
     ``say``.
     """
@@ -323,14 +325,8 @@ class Calling:
         """Pass the sentence on."""
         self._say(text)
 
-    def detail(self, text: str) -> None:
-        """Ignore the remark: the record has it."""
 
-    def expect(self, completions: int, prompts: int, tokens: int, shorter: Shorter) -> None:
-        """Ignore what is to come: the function is called with each step."""
-
-
-class Printing:
+class Printing(Silent):
     """A reporter that writes a few lines with ``say``."""
 
     def __init__(self, say: Callable[[str], object]) -> None:
@@ -347,9 +343,6 @@ class Printing:
     def notice(self, text: str) -> None:
         """Write the sentence."""
         self._say(text)
-
-    def detail(self, text: str) -> None:
-        """Ignore the remark: the record has it."""
 
     def expect(self, completions: int, prompts: int, tokens: int, shorter: Shorter) -> None:
         """Keep what is to come, to say how long it takes."""

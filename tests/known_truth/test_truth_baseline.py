@@ -11,14 +11,12 @@ from functools import cache
 import numpy as np
 import pytest
 
+from blackbox_lb import GivenAnswers, RewardTilt, RewardToGo
 from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.choice.candidates import CompileLimits, candidates
 from blackbox_lb.estimate.inputs.checks import Vector
 from blackbox_lb.estimate.inputs.rollouts import (
-    GivenAnswers,
     PositionWeights,
-    RewardTilt,
-    RewardToGo,
     Rollouts,
     Weighting,
     rewards_to_go,

@@ -196,12 +196,6 @@ def test_censoring_is_counted_and_its_chance_is_the_unlisted_mass(top: int) -> N
     assert censoring_of(whole, NextToken.of(whole)) == found.replacing(bounded=0)
 
 
-def test_counts_of_other_rollouts_are_refused() -> None:
-    """A table of other rollouts says nothing of these."""
-    with raises_naming(InputError, "next_token", "60", "30"):
-        censoring_of(rollouts(10, 1), NextToken.of(rollouts(20, 1)))
-
-
 def test_bounds_of_another_shape_are_refused() -> None:
     """One boolean a position, nothing else."""
     data = rollouts(10, 1)

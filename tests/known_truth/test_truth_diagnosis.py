@@ -11,12 +11,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from blackbox_lb import RewardTilt
 from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.diagnosis.diagnose import Effect, Facts, diagnose
 from blackbox_lb.estimate.diagnosis.headroom import headroom
 from blackbox_lb.estimate.diagnosis.reliability import Precision
 from blackbox_lb.estimate.diagnosis.truncation import Truncation
-from blackbox_lb.estimate.inputs.rollouts import RewardTilt, Rollouts
+from blackbox_lb.estimate.inputs.rollouts import Rollouts
 from blackbox_lb.estimate.next_token.next_token import NextToken
 from blackbox_lb.estimate.reweighting import (
     Touched,

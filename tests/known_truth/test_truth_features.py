@@ -13,8 +13,9 @@ from scipy import sparse
 from scipy.optimize import minimize
 from scipy.special import logsumexp
 
+from blackbox_lb import GivenAnswers
 from blackbox_lb.bias.phases import Phases
-from blackbox_lb.estimate.inputs.rollouts import GivenAnswers, Rollouts
+from blackbox_lb.estimate.inputs.rollouts import Rollouts
 from blackbox_lb.estimate.next_token.next_token import NextToken
 from blackbox_lb.estimate.projection import projection as projections
 from blackbox_lb.estimate.projection import with_features

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 from scipy import optimize
 
+from blackbox_lb import RewardTilt
 from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.choice.candidates import CompileLimits, candidates
-from blackbox_lb.estimate.inputs.rollouts import RewardTilt, weighting
+from blackbox_lb.estimate.inputs.rollouts import weighting
 from blackbox_lb.estimate.inputs.sweep import Sweep
 from blackbox_lb.estimate.next_token.next_token import NextToken
 from blackbox_lb.estimate.projection.projection import (

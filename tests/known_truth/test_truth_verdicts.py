@@ -163,9 +163,7 @@ def test_the_interval_of_the_evaluation_covers(prompts: int, reward: Score) -> N
         rng = np.random.default_rng([seed, prompts])
         asked = rng.integers(0, 300, prompts)
         base, biased = (_scores(model, asked, reward, rng, bias) for bias in (None, delta))
-        for row, name in zip(
-            compare(SAMPLED, base, biased, LABEL.label, seed=seed), truth, strict=True
-        ):
+        for row, name in zip(compare(SAMPLED, base, biased, LABEL.label), truth, strict=True):
             hits[name] += row.low <= truth[name] <= row.high
     print(
         f"\n{reward.__name__}, {prompts} prompts: "

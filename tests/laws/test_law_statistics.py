@@ -94,10 +94,10 @@ def cells_of(
     positions: int | None = None,
     seed: int = 0,
     rule: Unobserved = "bound",
-    clip: float = np.inf,
+    clip: float | None = None,
 ) -> Cells:
     """The cells of these rows."""
-    return Cells.of(columns(some), positions=positions, seed=seed, drop=rule == "drop", clip=clip)
+    return Cells.of(columns(some), Recipe(TAU, HIGHEST, positions, seed, rule, clip))
 
 
 def tokens_of(cells: Cells) -> np.ndarray:
@@ -211,42 +211,23 @@ def test_without_bounded_positions_there_is_one_answer(
     assert close(bound, replace(with_bounds, observed=with_bounds.tokens)), "read like a logprob"
 
 
-@given(rows, draws, st.integers(0, 3))
-def test_dropped_positions_are_not_drawn(some: list[Row], positions: int | None, seed: int) -> None:
-    """ "drop" draws min(P, usable) of the positions with a logprob, and their mean of 1 / pi_0 is
-    all that a row holds.
+@given(rows, draws, st.integers(0, 3), rules)
+def test_rows_account_for_every_drawn_position(
+    some: list[Row], positions: int | None, seed: int, rule: Unobserved
+) -> None:
+    """P_n is min(P, usable), the samples are all positions, and each row is its drawn positions'
+    mean of 1 / pi_0. "drop" uses the positions with a logprob alone.
     """
-    s = cells_of(some, positions, seed, "drop")
-    for n, (_, _, tokens) in enumerate(some):
-        usable = [(token[0], token[1]) for token in tokens if not is_bounded(token)]
-        part = s.rows == n
-        assert s.drawn[n] == min(len(usable), len(usable) if positions is None else positions)
-        if s.drawn[n] == len(usable) > 0:
-            expected = np.zeros(7)
-            np.add.at(
-                expected,
-                [token for token, _ in usable],
-                [np.exp(-logprob) / len(usable) for _, logprob in usable],
-            )
-            np.testing.assert_allclose(s.inverse[part], expected[tokens_of(s)[part]], rtol=1e-6)
-        if not usable:
-            assert not s.inverse[part].any()
-
-
-@given(rows, st.integers(1, 9))
-def test_rows_account_for_every_position(some: list[Row], positions: int) -> None:
-    """P_n is min(P, T_n), the samples are all positions, and each row is its drawn positions' mean of
-    1 / pi_0.
-    """
-    s = cells_of(some, positions)
+    s = cells_of(some, positions, seed, rule)
     assert s.sampled.sum() == sum(len(row[2]) for row in some)
     for n, (_, _, tokens) in enumerate(some):
+        usable = [token for token in tokens if rule == "bound" or not is_bounded(token)]
         part = s.rows == n
-        assert s.drawn[n] == min(positions, len(tokens))
-        if positions >= len(tokens) > 0:
+        assert s.drawn[n] == min(len(usable), len(usable) if positions is None else positions)
+        if s.drawn[n] == len(usable):
             expected = np.zeros(7)
-            for token, logprob, *_ in tokens:
-                expected[token] += np.exp(-logprob) / len(tokens)
+            for token, logprob, *_ in usable:
+                expected[token] += np.exp(-logprob) / len(usable)
             np.testing.assert_allclose(s.inverse[part], expected[tokens_of(s)[part]], rtol=1e-6)
 
 

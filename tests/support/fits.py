@@ -7,7 +7,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from blackbox_lb.estimate.inputs.checks import Vector
 from blackbox_lb.estimate.inputs.rollouts import Rollouts, weighting
@@ -49,7 +48,7 @@ def projection(
 def standard_errors(
     rollouts: Rollouts,
     next_token: NextToken,
-    delta: Fit | npt.ArrayLike,
+    fit: Fit,
     *,
     tau: float,
     weights: Scale = "global",
@@ -58,4 +57,4 @@ def standard_errors(
 ) -> StandardErrors:
     """Its standard errors."""
     position_weights = weighting(tau, weights, gamma).weights(rollouts)
-    return errors.standard_errors(rollouts, next_token, delta, position_weights, **options)
+    return errors.standard_errors(rollouts, next_token, fit, position_weights, **options)

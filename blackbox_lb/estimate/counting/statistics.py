@@ -79,23 +79,13 @@ class Cells:
     drawn_tokens: Ids
 
     @classmethod
-    def of(
-        cls,
-        rollouts: Rollouts,
-        *,
-        positions: int | None = None,
-        seed: int = 0,
-        drop: bool = False,
-        clip: float = np.inf,
-    ) -> Cells:
-        """The cells of these rollouts; see ``Recipe`` for the settings, ``Statistics.gather`` for
-        the errors.
-        """
+    def of(cls, rollouts: Rollouts, recipe: Recipe) -> Cells:
+        """The cells of these rollouts; see ``Statistics.gather`` for the errors."""
         n = len(rollouts.keys)
         rows = rollouts.rollout_of
         ids = sampled_ids(rollouts)
         inverse = inverse_propensities(rollouts, rows)
-        mask = _kept(rollouts, positions, seed, drop)
+        mask = drawn_positions(rollouts, recipe)
         if mask is not None:
             inverse[~mask] = 0.0
         size = 1 + int(ids.max(initial=-1))
@@ -118,34 +108,19 @@ class Cells:
         drawn_tokens = sampled
         if mask is not None:
             drawn_tokens = np.bincount(ids[mask], minlength=size)
+        if recipe.clip is not None:
+            inverse = np.minimum(inverse, recipe.clip)
+        # bincount adds in position order within each cell, so a cell never depends on its
+        # neighbours.
+        sums = np.bincount(cell_of, weights=inverse, minlength=len(begins))
         return cls(
             starts=np.append(cell_of, len(begins))[positions_from],
             rows=cell_rows,
-            inverse=_summed(
-                cell_of, inverse if clip == np.inf else np.minimum(inverse, clip), len(begins)
-            )
-            / share,
+            inverse=np.asarray(sums / share, np.float64),
             drawn=lengths,
             sampled=sampled,
             drawn_tokens=drawn_tokens,
         )
-
-
-def _summed(cell_of: Ids, values: Vector, cells: int) -> Vector:
-    # bincount adds in position order within each cell, so a cell never depends on its neighbours.
-    sums: Vector = np.bincount(cell_of, weights=values, minlength=cells).astype(
-        np.float64, copy=False
-    )
-    return sums
-
-
-def _kept(rollouts: Rollouts, positions: int | None, seed: int, drop: bool) -> Bools | None:
-    """(m,) the drawn positions; None for all."""
-    drop = drop and bool(rollouts.bounded.any())
-    if positions is None and not drop:
-        return None
-    usable = ~rollouts.bounded if drop else np.ones(len(rollouts.token_ids), dtype=np.bool_)
-    return draw(rollouts, usable, positions, seed)
 
 
 def inverse_propensities(rollouts: Rollouts, rows: Ids) -> Vector:
@@ -167,20 +142,24 @@ def inverse_propensities(rollouts: Rollouts, rows: Ids) -> Vector:
     return np.exp(-logprobs)
 
 
-def draw(rollouts: Rollouts, usable: Bools, positions: int | None, seed: int) -> Bools:
-    """(m,) whether each is drawn: ``positions`` of a completion's ``usable`` ones, uniformly
-    without replacement; None for all.
+def drawn_positions(rollouts: Rollouts, recipe: Recipe) -> Bools | None:
+    """(m,) whether each is drawn: ``positions`` of a completion's usable ones, uniformly without
+    replacement; None where all are.
 
-    The draw of a completion depends on its key, its own positions and ``seed``, and on no other
+    The draw of a completion depends on its key, its own positions and the seed, and on no other
     completion.
     """
-    mask = usable.copy()
+    mask = np.ones(len(rollouts.token_ids), dtype=np.bool_)
+    if recipe.unobserved == "drop":
+        mask = ~rollouts.bounded
+    positions = recipe.positions
     if positions is None:
-        return mask
+        return None if mask.all() else mask
     ends = np.cumsum(rollouts.lengths)
     for key, end, length in zip(rollouts.keys, ends, rollouts.lengths, strict=True):
         if length > positions:
-            mask[end - length : end] = _draw_one(key, usable[end - length : end], positions, seed)
+            own = slice(end - length, end)
+            mask[own] = _draw_one(key, mask[own], positions, recipe.seed)
     return mask
 
 
@@ -272,13 +251,7 @@ class Statistics:
 
     @classmethod
     def _of(cls, recipe: Recipe, block: Rollouts) -> Statistics:
-        cells = Cells.of(
-            block,
-            positions=recipe.positions,
-            seed=recipe.seed,
-            drop=recipe.unobserved == "drop",
-            clip=np.inf if recipe.clip is None else recipe.clip,
-        )
+        cells = Cells.of(block, recipe)
         weights = recipe.weights(block)
         n = len(block.keys)
         if not n:
@@ -311,10 +284,6 @@ class Statistics:
         counted |= {name: _padded_sum(getattr(self, name), getattr(other, name)) for name in TOTALS}
         return Statistics(recipe=self.recipe, weights=self.weights + other.weights, **counted)
 
-    def __len__(self) -> int:
-        """The number of rollouts."""
-        return self.rollouts
-
     @property
     def n_used(self) -> int:
         """N of the estimators: completions with at least one position."""
@@ -340,7 +309,7 @@ class TokenIPS:
         """Raise InputError if there is no completion with a token, or no token with a logprob."""
         if statistics.recipe is None or statistics.n_used == 0:
             raise InputError(
-                f"{len(statistics)} rollouts hold no token position; collect completions first"
+                f"{statistics.rollouts} rollouts hold no token position; collect completions first"
             )
         if not statistics.observed:
             raise InputError(

@@ -202,12 +202,12 @@ class FirstLists:
         inside = np.stack(columns, axis=1)
         return np.column_stack([inside, 1.0 - inside.sum(axis=1)])
 
-    def best(self, groups: Sequence[Ids], bias: Shifts | None = None) -> Vector:
-        """(p, g) the likeliest listed token of each group under ``bias``, in nats: between these
-        greedy decoding decides. -inf where a list holds none of them.
+    def best(self, groups: Sequence[Ids]) -> Vector:
+        """(p, g) the likeliest listed token of each group, in nats: between these greedy decoding
+        decides. -inf where a list holds none of them.
         """
-        tilted = self.tilted(bias or {})
-        columns = [np.where(np.isin(self.ids, ids), tilted, -np.inf) for ids in groups]
+        logprobs = self.logprobs.astype(np.float64)
+        columns = [np.where(np.isin(self.ids, ids), logprobs, -np.inf) for ids in groups]
         return np.stack([column.max(axis=1, initial=-np.inf) for column in columns], axis=1)
 
     def margins(self, tokens: Ids, bias: Shifts | None = None) -> Vector:

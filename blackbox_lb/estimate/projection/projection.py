@@ -193,14 +193,12 @@ class Fit:
     for any other token.
 
     gain: weighted log-likelihood over delta = 0, with the baseline in its linear term, nats per
-    weighted token. converged: the estimated distance to the maximum is below 1e-7 in the same unit.
-    rollouts: their number.
+    weighted token. iterations: of the solver. rollouts: their number.
     """
 
     token_ids: Ids
     delta: Vector
     gain: float
-    converged: bool
     iterations: int
     rollouts: int
 
@@ -258,7 +256,6 @@ def projection(
         token_ids=table.token_ids,
         delta=solution.x,
         gain=solution.value / total,
-        converged=solution.converged,
         iterations=solution.iterations,
         rollouts=len(rollouts.keys),
     )

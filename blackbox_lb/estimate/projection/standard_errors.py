@@ -26,10 +26,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
-from scipy import special
 
 from blackbox_lb.errors import InputError
-from blackbox_lb.estimate.inputs.checks import Bools, Ids, Vector, vector
+from blackbox_lb.estimate.inputs.checks import Bools, Ids, Vector
 from blackbox_lb.estimate.inputs.rollouts import PositionWeights, Rollouts
 from blackbox_lb.estimate.inputs.sweep import positive
 from blackbox_lb.estimate.next_token.derivatives import expected_by, hessian
@@ -51,8 +50,6 @@ ROUNDS = 3
 """Rounds of scaling the ties between tokens to their sums: the first guess is right where a token's
 ties are those of all data.
 """
-SAME = 1e-9
-"""Difference of the informants to 1 that is rounding: they are one group."""
 CURVED = 1 << 16
 """Effective positions, by weight, that give the curvature; more are not read again for each group.
 """
@@ -68,46 +65,19 @@ class StandardErrors:
     same penalty per rollout.
 
     token_ids: (s,) sorted. delta: (s,) nats. contributions: (g, s) nats, the effect on delta of
-    each of g groups of ``units`` (prompts, or rollouts where only one prompt earned a reward).
-    informants: (s,) the effective number of groups with weighted samples of each token, ``(sum c)^2
-    / sum c^2``; 0 for a token that no rewarded completion holds. usage: (s,) the mean probability
-    of each token under the base model at the logged positions.
+    each of g groups of prompts, or of rollouts where only one prompt earned a reward. usage: (s,)
+    the mean probability of each token under the base model at the logged positions.
     """
 
     token_ids: Ids
     delta: Vector
     contributions: npt.NDArray[np.float64]
-    informants: Vector
     usage: Vector
-    units: str
-
-    @property
-    def groups(self) -> int:
-        """g."""
-        return len(self.contributions)
 
     @property
     def errors(self) -> Vector:
         """(s,) standard errors in nats; 0 for a token that had to stay at 0."""
         return _errors(self.contributions)
-
-    def intervals(self, level: float = 0.95) -> tuple[Vector, Vector]:
-        """(s,) lower and (s,) upper ends in nats, by Student's t with ``informants - 1`` degrees of
-        freedom.
-
-        A token that at most one group has sampled has no interval: from -inf to inf, unless it had
-        to stay at 0.
-        """
-        if not 0 < level < 1:
-            raise InputError(f"level is {level}; it must be between 0 and 1")
-        reach = np.full(len(self.delta), np.inf)
-        is_finite = self.informants > 1 + SAME
-        reach[is_finite] = (
-            special.stdtrit(self.informants[is_finite] - 1, (1 + level) / 2)
-            * self.errors[is_finite]
-        )
-        reach[~self.contributions.any(axis=0)] = 0.0
-        return self.delta - reach, self.delta + reach
 
     @property
     def signal(self) -> float:
@@ -138,41 +108,35 @@ class StandardErrors:
 def standard_errors(
     rollouts: Rollouts,
     next_token: NextToken,
-    delta: Fit | npt.ArrayLike,
+    fit: Fit,
     weights: PositionWeights,
     *,
     l2: float,
     support: npt.ArrayLike | None = None,
-    seed: int = 0,
     prior: Prior | None = None,
 ) -> StandardErrors:
-    """Standard errors of a ``delta`` (s,) that ``projection`` fitted to these rollouts
-    with the same options.
+    """Standard errors of the ``fit`` that ``projection`` made of these rollouts with the same
+    options.
 
-    next_token: of these rollouts. support: the ids that could be nonzero, all if None. seed: of the
-    dealing into groups where there are more than 100 units.
+    next_token: of these rollouts. support: the ids that could be nonzero, all if None.
 
     They are the spread around the limit of the estimator with these lists for unlimited prompts.
     With complete lists and no penalty it would have another limit: the penalty shrinks delta toward
     0, and the tail model gives each token the same share of every tail. Neither is sampling error,
-    and neither is counted. 95 % intervals of tokens with 20 weighted samples cover the limit in 93
-    to 97 % of cases, with complete lists, with short ones and with none.
+    and neither is counted. 95 % intervals of tokens with 20 weighted samples, by Student's t with
+    as many degrees of freedom as groups that sampled the token, less 1, cover the limit in 93 to
+    97 % of cases, with complete lists, with short ones and with none.
 
     Where other rollouts lent ``next_token`` its unigram, the counted error is that of a unigram of
     these rollouts.
 
-    InputError: fewer than two completions with a reward, or a ``delta`` that is not the maximum
+    InputError: fewer than two completions with a reward, or a ``fit`` that is not the maximum
     under these options (a bias cut or rounded after the fit has no standard error of its own).
     """
-    if next_token.n_positions != len(rollouts.token_ids):
-        raise InputError(
-            f"next_token has {next_token.n_positions} positions, the rollouts"
-            f" {len(rollouts.token_ids)}"
-        )
     table = next_token.named()
-    values = _values(delta, table)
+    values = table.align(fit.token_ids, fit.delta)
     w = weights.of_rollouts(rollouts)
-    group_of, units = _groups(rollouts, w, seed)
+    group_of = _groups(rollouts, w)
     if support is None:
         free = np.ones(len(values), dtype=np.bool_)
     else:
@@ -184,7 +148,6 @@ def standard_errors(
     size = np.bincount(group_of).astype(np.float64)
     shares = size if weights.scale == "prompt" else np.bincount(group_of, weights=w)
     shares = shares / shares.sum()  # rollouts that weigh nothing bear no part of the penalty
-    informants = _informants(problem.tallied(len(shares), problem.weights))
     scores = problem.tallied(len(shares), weights.values - weights.baseline)
     shared = problem.baseline_by(len(shares))
     if shared is not None:
@@ -205,9 +168,7 @@ def standard_errors(
         token_ids=table.token_ids,
         delta=values,
         contributions=steps,
-        informants=informants,
         usage=table.expected(np.zeros(len(values))) / table.n_positions,
-        units=units,
     )
 
 
@@ -440,37 +401,26 @@ def _conjugate_gradients(
     )
 
 
-def _groups(rollouts: Rollouts, w: Vector, seed: int) -> tuple[Ids, str]:
-    """(n,) the group of each rollout, and the unit of the groups."""
-    alive = np.unique(rollouts.prompts[w > 0])
-    units = "prompts" if len(alive) > 1 else "rollouts"
+def _groups(rollouts: Rollouts, w: Vector) -> Ids:
+    """(n,) the group of each rollout. Units are prompts, or rollouts where only one prompt earned a
+    reward.
+    """
     if np.count_nonzero(w) < 2:
         raise InputError(
             f"{np.count_nonzero(w)} of {len(w)} completions earned a reward; a standard error needs"
             " at least 2: collect more rollouts"
         )
-    names = rollouts.prompts if units == "prompts" else np.arange(len(w))
-    number = np.unique(names, return_inverse=True)[1].astype(np.int64)
+    units = rollouts.prompts
+    if len(np.unique(units[w > 0])) == 1:
+        units = np.arange(len(w))
+    number = np.unique(units, return_inverse=True)[1].astype(np.int64)
     earned = np.bincount(number, weights=w)
     if (
         len(earned) > MOST_GROUPS
     ):  # units with a reward are dealt first, so that no group has them all
-        order = np.lexsort((np.random.default_rng(seed).random(len(earned)), earned == 0))
+        order = np.lexsort((np.random.default_rng(0).random(len(earned)), earned == 0))
         number = (np.argsort(order) % MOST_GROUPS)[number]
-    return number.astype(np.int32), units
-
-
-def _informants(counts: Vector) -> Vector:
-    """(s,) the effective number of groups, from the (g, s) weighted samples of each token."""
-    squared = np.einsum("gs,gs->s", counts, counts)
-    total: Vector = counts.sum(axis=0) ** 2 / np.maximum(squared, np.finfo(np.float64).tiny)
-    return total
-
-
-def _values(delta: Fit | npt.ArrayLike, table: NextToken) -> Vector:
-    if isinstance(delta, Fit):
-        return table.align(delta.token_ids, delta.delta)
-    return vector("delta", delta, len(table.token_ids))
+    return number.astype(np.int32)
 
 
 def _errors(contributions: npt.NDArray[np.float64]) -> Vector:

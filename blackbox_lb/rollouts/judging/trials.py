@@ -21,7 +21,7 @@ from blackbox_lb.estimate.next_token.next_token import NextToken
 from blackbox_lb.estimate.reweighting import divergence
 from blackbox_lb.literals import Endpoint
 from blackbox_lb.rollouts.collect import Series, collect_all
-from blackbox_lb.rollouts.columns import columns, stop_prefix_ids
+from blackbox_lb.rollouts.columns import columns, sampled_ids, stop_prefix_ids
 from blackbox_lb.rollouts.judging.verdict import (
     SAMPLED,
     PolicyScores,
@@ -148,6 +148,7 @@ def checked_scores(
 
 TRIED = 3
 """Prompts whose completions are scored before others are drawn, where a reward may fail."""
+REPLACEMENT = "\N{REPLACEMENT CHARACTER}".encode()
 
 
 @dataclass(frozen=True, slots=True)
@@ -365,6 +366,41 @@ class Trials:
     ) -> PolicyScores:
         """See ``checked_scores``."""
         return checked_scores(self.reward, examples, completions, title, self.report)
+
+    async def spell_tokens(
+        self, examples: Sequence[Example], keys: Sequence[Sequence[str]]
+    ) -> None:
+        """Store the bytes of every token of the completions ``keys[p]`` of ``examples[p]``, so that
+        places in their texts can be mapped to tokens.
+
+        Nothing is done for a reward without places in the text; a function of the user's own is
+        asked about one completion, where it has not answered yet. Answers show the bytes of what
+        they list, where a provider's bytes are exact; the others are those of the vocabulary, else
+        what the server prints. A part of a character, which it cannot print, stays unknown.
+        """
+        has_places = self.reward.credit == "places"
+        if self.reward.credit == "open":
+            readable = (
+                (example, completion)
+                for example, row in zip(examples, self.store.by_prompt(keys), strict=True)
+                for completion in row
+                if completion.readable
+            )
+            first = next(readable, None)
+            has_places = first is not None and self.reward.score(*first).spans is not None
+        if not has_places:
+            return
+        fingerprint = self.tokenizer.fingerprint
+        flat = [key for row in keys for key in row]
+        sampled = sampled_ids(zip(flat, self.store.completions(flat), strict=True))
+        stored = self.store.token_bytes(fingerprint)
+        missing = sorted(token for token in sampled if token >= 0 and token not in stored)
+        spelled = zip(missing, await self.session.bytes_of(missing), strict=True)
+        are_exact = self.session.vocabulary is not None
+        self.store.add_token_bytes(
+            fingerprint,
+            {token: raw for token, raw in spelled if raw and (are_exact or REPLACEMENT not in raw)},
+        )
 
     async def kl(
         self, examples: Sequence[Example], samples: int, bias: AnyBias, tail: NextToken

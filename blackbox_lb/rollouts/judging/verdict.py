@@ -391,14 +391,13 @@ def compare(
     label: str,
     *,
     policies: tuple[str, str] = ("base", "bias"),
-    seed: int = 0,
 ) -> list[Comparison]:
     """``other`` less ``base``: a row for each metric of both, the reward first (see
     ``comparison``).
     """
     of_other = other.metrics(label)
     return [
-        comparison(setting, base, other, label, metric=metric, policies=policies, seed=seed)
+        comparison(setting, base, other, label, metric=metric, policies=policies)
         for metric in base.metrics(label)
         if metric in of_other
     ]
@@ -412,7 +411,6 @@ def comparison(
     *,
     metric: str | None = None,
     policies: tuple[str, str],
-    seed: int = 0,
 ) -> Comparison:
     """``other`` less ``base`` in one metric, its p-value not adjusted yet (see ``together``).
 
@@ -424,7 +422,7 @@ def comparison(
     other_rows = other.metrics(label)[metric]
     base_means, means, differences = paired(rows, other_rows)
     better: Literal["higher", "lower"] = "lower" if metric in LOWER else "higher"
-    row = paired_comparison(setting, metric, better, base_means, means, differences, policies, seed)
+    row = paired_comparison(setting, metric, better, base_means, means, differences, policies)
     return row.replacing(
         n_base=sum(len(row) for row in rows),
         n_biased=sum(len(row) for row in other_rows),
@@ -441,12 +439,11 @@ def paired_comparison(
     other: Array,
     differences: Array,
     policies: tuple[str, str],
-    seed: int = 0,
 ) -> Comparison:
     """``other`` (n,) less ``base`` (n,), means of prompts, by their ``differences`` (n,); its
     p-value is not adjusted yet (see ``together``).
     """
-    interval = bootstrap(differences, seed=seed)
+    interval = bootstrap(differences)
     difference = float(differences.mean())
     deviation = 0.0
     if len(differences) > 1:

@@ -9,7 +9,6 @@ import shlex
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -330,16 +329,6 @@ def test_litellm_gets_the_address_and_the_key_of_the_provider() -> None:
     text = export(azure, "litellm-yaml", base_url="https://a/openai/v1")
     told = yaml.safe_load(text)["model_list"][0]["litellm_params"]
     assert told["extra_headers"] == {"api-key": "os.environ/AZURE_OPENAI_API_KEY"}
-
-
-@pytest.mark.parametrize("format", ["curl", "llamacpp"])
-def test_a_long_bias_is_written_at_once(format: str) -> None:
-    """The time is in proportion to the tokens: it was a minute for 5,000 of them."""
-    entries = tuple(Entry(id=token, bias=1.5, text=f"token{token}") for token in range(5_000))
-    start = time.monotonic()
-    text = export(learned(entries=entries), format)
-    assert text.count("'token") == 5_000
-    assert time.monotonic() - start < 20
 
 
 def test_what_a_tool_rounds_is_said(caplog: pytest.LogCaptureFixture) -> None:

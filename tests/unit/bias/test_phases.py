@@ -35,6 +35,7 @@ from tests.support.commands import asking, blb, options
 from tests.support.errors import raises_naming
 from tests.support.exact import ExactModel, ExactServer
 from tests.support.exact.model import log_softmax
+from tests.support.questions import questions, write_rows
 from tests.support.statistics import fits as fits
 
 TEXTS = ("a", "b", "ab", "ba", "aab", "", "<")
@@ -319,21 +320,14 @@ OPENER = ExactModel(8, 4, seed=2, sharpness=0.5)
 """Tokens " a" to " h". Wanted is " a" at the beginning and nowhere else, which no single vector can
 say.
 """
-SPLITS = (("train", range(30)), ("validation", range(30, 50)), ("test", range(50, 75)))
 
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Prompts of three splits."""
-    path = tmp_path_factory.mktemp("data") / "data.jsonl"
-    path.write_text(
-        "".join(
-            json.dumps({"prompt": f"thing {n}", "split": split}) + "\n"
-            for split, numbers in SPLITS
-            for n in numbers
-        )
-    )
-    return path
+    rows = enumerate(questions(30, 20, 25))
+    things = [{**row, "prompt": f"thing {number}"} for number, row in rows]
+    return write_rows(tmp_path_factory.mktemp("data") / "data.jsonl", things)
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,6 @@ from __future__ import annotations
 import json
 import logging
 import re
-from itertools import product
 from pathlib import Path
 
 import pytest
@@ -286,13 +285,3 @@ def test_a_pattern_that_takes_too_long_is_switched_off(
             assert sight.entry == "lamp"
     (record,) = caplog.records
     assert names(record.getMessage(), "entry 2")
-
-
-def test_a_list_of_ten_thousand_lines_is_fine() -> None:
-    """Each is found, in a text of them all and while it comes."""
-    syllables = ["lan", "tern", "mo", "ri", "qua", "sen", "bo", "the", "wi", "ka"]
-    lines = sorted(map("".join, product(syllables, repeat=4)))
-    found = phrases(*lines)
-    assert len(found.hits(" ".join(lines))) == len(lines)
-    assert found.find(f"so {lines[-1]} ", 0, False) == (3, 3 + len(lines[-1]), True, lines[-1])
-    assert PhraseList.of_entries(found.entries).lines == found.lines

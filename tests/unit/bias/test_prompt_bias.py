@@ -19,7 +19,6 @@ from blackbox_lb.bias.features import (
     FeatureVector,
     PromptText,
     bucket_of,
-    grams,
     parse_feature,
 )
 from blackbox_lb.bias.request_bias import to_request_bias
@@ -67,7 +66,6 @@ def test_words_and_pairs_are_counted_and_have_length_one() -> None:
     """A prompt's features are those that the file knows, weighed and of length 1; a prompt of other
     words has the common vector.
     """
-    assert grams("Two  words, two") == ["two", "words", "two", "two words", "words two"]
     assert of(WORDS, "I want a refund") == {5: 4.0, 9: -2.0}
     both = of(WORDS, "hello, a refund")
     length = np.sqrt(5.0)
@@ -76,6 +74,8 @@ def test_words_and_pairs_are_counted_and_have_length_one() -> None:
         9: pytest.approx(-2 + 4 / length, abs=1e-4),
     }
     assert of(WORDS, "nothing of it") == {5: 1.0, 9: -2.0}
+    pair = FeatureVector(name="two words", bucket=bucket_of("two words"), values=(3.0, 0.0))
+    assert of(prompt_bias("words", [pair]), "Two  WORDS, two") == {5: 4.0, 9: -2.0}
 
 
 def test_routes_take_the_first_match_and_system_prompts_are_whole() -> None:

@@ -16,10 +16,7 @@ from scipy.special import logsumexp
 from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.decisions.feasibility import pulled_shifts
 from blackbox_lb.estimate.decisions.first_lists import FirstLists, among, begins_right
-from blackbox_lb.estimate.decisions.prediction import (
-    decisions_of,
-    expected_calibration_error,
-)
+from blackbox_lb.estimate.decisions.prediction import decisions_of
 from blackbox_lb.estimate.label_fit import label_fit
 from tests.support.errors import raises_naming
 
@@ -59,14 +56,21 @@ def test_scores_are_scikit_learns(pairs: list[tuple[int, int]]) -> None:
     assert found.commonest.label == NAMES[always]
 
 
-def test_calibration_error_is_the_gap_between_confidence_and_accuracy() -> None:
-    """Sure and right, or half sure and right half of the time, is no error; sure and wrong is all
-    of it.
-    """
-    assert expected_calibration_error([1.0, 1.0], [1, 1]) == 0
-    assert expected_calibration_error([0.55, 0.55], [1, 0]) == pytest.approx(0.05)
-    assert expected_calibration_error([1.0, np.nan], [0, 1]) == 1
-    assert expected_calibration_error([np.nan], [1]) is None
+@pytest.mark.parametrize(
+    ("confidence", "right", "error"),
+    [
+        ([1.0, 1.0], [1, 1], 0.0),
+        ([0.55, 0.55], [1, 0], 0.05),
+        ([1.0, np.nan], [0, 1], 1.0),
+        ([np.nan], [1], None),
+    ],
+)
+def test_calibration_error_is_the_gap_between_confidence_and_accuracy(
+    confidence: list[float], right: list[int], error: float | None
+) -> None:
+    """Sure and wrong is all of it."""
+    decisions = decisions_of(NAMES, [1] * len(right), right, confidence)
+    assert decisions.calibration_error == pytest.approx(error)
 
 
 def test_what_is_no_decision_is_refused() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 
 import numpy as np
@@ -108,6 +108,45 @@ def test_what_they_cannot_do_they_say() -> None:
     for make in (lambda: blb.Projection(l2=0.0), lambda: blb.IPS(alpha=-1)):
         with pytest.raises(InputError):
             make()
+
+
+ALL = ExactModel(9, 6, end=True, prompts=3, seed=1).rollouts(
+    12, lambda tokens, _: float(len(tokens)), 2, top=4
+)
+
+
+def same(one: blb.Rollouts, other: blb.Rollouts) -> bool:
+    """Whether every column agrees."""
+    columns = [field.name for field in fields(blb.Rollouts) if field.name not in ("keys", "costs")]
+    pairs = [(getattr(one, name), getattr(other, name)) for name in columns]
+    return one.keys == other.keys and all(np.array_equal(a, b, equal_nan=True) for a, b in pairs)
+
+
+def test_parts_joined_are_the_whole() -> None:
+    """Cut anywhere, in any order, with an empty part: each completion keeps its own columns. A key
+    that comes twice is refused, and so is no part at all.
+    """
+    mask = np.arange(12) < 5
+    assert same(
+        blb.Rollouts.join([ALL.take(mask), ALL.take([]), ALL.take(np.flatnonzero(~mask))]), ALL
+    )
+    backwards = np.arange(12)[::-1]
+    assert ALL.take(backwards).keys == ALL.keys[::-1]
+    assert same(ALL.take(backwards).take(backwards), ALL)
+    with raises_naming(InputError, "keys", "repeat"):
+        blb.Rollouts.join([ALL.take([0]), ALL.take([0])])
+    with raises_naming(InputError, "part"):
+        blb.Rollouts.join([])
+
+
+def test_shorter_lists_are_padded() -> None:
+    """Parts with lists of different widths fit together, and no probability is added."""
+    one = ALL.take([0])
+    narrow = replace(one, top_ids=one.top_ids[:, :2], top_logprobs=one.top_logprobs[:, :2])
+    both = blb.Rollouts.join([narrow, ALL.take([1])])
+    assert both.top_ids.shape[1] == 4
+    assert (both.top_ids[: narrow.lengths[0], 2:] == -1).all()
+    assert np.exp(both.top_logprobs[: narrow.lengths[0], 2:]).sum() == 0
 
 
 def task_of(path: Path, kind: str) -> blb.Task:

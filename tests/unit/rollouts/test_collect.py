@@ -37,6 +37,7 @@ from blackbox_lb.types import Completion, Prompt, Sampling
 from tests.support.collecting import collect
 from tests.support.commands import asking, blb, options
 from tests.support.exact import ExactModel, ExactServer
+from tests.support.questions import questions, write_questions, write_rows
 
 pytestmark = pytest.mark.usefixtures("quick_retries")
 MODEL = ExactModel(12, 6, end=True, prompts=3)
@@ -182,19 +183,6 @@ def test_series_are_in_flight_together(tmp_path: Path) -> None:
     assert (len(first), len(second), first & second) == (3, 3, set())
 
 
-def test_a_seed_makes_a_run_repeatable(server: ExactServer, tmp_path: Path) -> None:
-    """Every sample has a seed of its own, the same in every run, so two stores hold the same
-    texts.
-    """
-    sampling = Sampling(max_tokens=6, top_logprobs=4, seed=7)
-    first, second = (
-        [completion.text for completion in run(server, tmp_path / name, sampling=sampling)[1]]
-        for name in ("a", "b")
-    )
-    assert first == second
-    assert len({body["seed"] for body in asked(server)}) == 10
-
-
 def _nan(answer: dict[str, Any]) -> dict[str, Any]:
     answer["choices"][0]["logprobs"]["content"][0]["logprob"] = float("nan")
     return answer
@@ -210,14 +198,28 @@ def _none(answer: dict[str, Any]) -> dict[str, Any]:
     return answer
 
 
+def _part(answer: dict[str, Any]) -> dict[str, Any]:
+    """As llama.cpp answers where the only token is a part of a character."""
+    message = {"role": "assistant", "content": "\ufffd"}
+    return {**answer, "choices": [{"index": 0, "message": message, "finish_reason": "length"}]}
+
+
 @pytest.mark.parametrize(
-    ("spoil", "error"), [(_nan, CorruptResponse), (_positive, CorruptResponse), (_none, NoLogprobs)]
+    ("spoil", "error", "tries"),
+    [
+        (_nan, CorruptResponse, 3),
+        (_positive, CorruptResponse, 3),
+        (_part, CorruptResponse, 3),
+        (_none, NoLogprobs, 1),
+    ],
 )
 def test_a_bad_answer_is_asked_for_again_and_bad_answers_stop_the_run(
-    tmp_path: Path, spoil: Any, error: type[BlbError]
+    tmp_path: Path, spoil: Any, error: type[BlbError], tries: int
 ) -> None:
     """One bad answer is asked for again, once, and nothing is missing. Where all are bad from the
     fifth on, an error of the tree comes after a few tries, and the good four are in the store.
+    Three unreadable answers at the start tell as much as thousands, and one without logprobs that
+    the model gives none.
     """
     with ExactServer(MODEL, faults=lambda n, answer: spoil(answer) if n == 9 else answer) as server:
         done, completions = run(server, tmp_path / "one")
@@ -229,27 +231,9 @@ def test_a_bad_answer_is_asked_for_again_and_bad_answers_stop_the_run(
         assert 4 + MORE_SLIPS < len(asked(server)) <= 4 + MORE_SLIPS + 2 + 10
     with RolloutStore(tmp_path / "all" / "s.db") as store:
         assert store.size().completions == 4
-
-
-def _part(answer: dict[str, Any]) -> dict[str, Any]:
-    """As llama.cpp answers where the only token is a part of a character."""
-    message = {"role": "assistant", "content": "\ufffd"}
-    return {**answer, "choices": [{"index": 0, "message": message, "finish_reason": "length"}]}
-
-
-@pytest.mark.parametrize(
-    ("spoil", "error", "tries"),
-    [(_nan, CorruptResponse, 3), (_part, CorruptResponse, 3), (_none, NoLogprobs, 1)],
-)
-def test_a_server_that_never_answers_well_is_not_paid_for_long(
-    tmp_path: Path, spoil: Any, error: type[BlbError], tries: int
-) -> None:
-    """Three unreadable answers tell as much as thousands, and one without logprobs that the model
-    gives none.
-    """
     with ExactServer(MODEL, faults=lambda number, answer: spoil(answer)) as server:
         with pytest.raises(error):
-            run(server, tmp_path, samples=1, prompts=PROMPTS[:1])
+            run(server, tmp_path / "none", samples=1, prompts=PROMPTS[:1])
         assert len(asked(server)) == tries
 
 
@@ -313,9 +297,7 @@ def test_completions_that_are_not_whole_are_noted_with_the_reason(tmp_path: Path
         one, _ = run(server, tmp_path, samples=3)
         assert one.notes == Counter({CUT: 5, UNLISTED: 5})
         assert not run(server, tmp_path, samples=3)[0].notes, "stored completions have none"
-        data = tmp_path / "data.jsonl"
-        rows = [{"prompt": f"other {number}", "answer": "a"} for number in range(30)]
-        data.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+        data = write_questions(tmp_path / "data.jsonl", 30)
         words = asking(server, data=data, reward="length", max_tokens=6)
         done = blb("collect", *words, "--samples-per-prompt", "1", "--out", tmp_path / "run")
     said = " ".join(done.stderr.split())
@@ -374,12 +356,7 @@ def test_kill_minus_nine_and_run_again(tmp_path: Path) -> None:
     samples, prompts = 6, 12
     command = [sys.executable, "-m", "blackbox_lb", "collect", "--provider", "llamacpp"]
     command += ["--quiet", "--json"]
-    data = tmp_path / "data.jsonl"
-    splits = [*["train"] * prompts, "validation", "test"]
-    rows = [
-        {"prompt": f"question {n}", "answer": "x", "split": split} for n, split in enumerate(splits)
-    ]
-    data.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    data = write_rows(tmp_path / "data.jsonl", questions(prompts, 1, 1, answer="x"))
     command += options(data=data, reward="length", max_tokens=6, top_logprobs=4, seed=3)
     command += options(samples_per_prompt=samples, concurrency=4)
     dead = threading.Event()
@@ -408,6 +385,7 @@ def test_kill_minus_nine_and_run_again(tmp_path: Path) -> None:
         assert blb(*again, "--out", tmp_path / "cut").exit_code == 0
         assert len(asked(server)) == samples * prompts - kept
         assert blb(*again, "--out", tmp_path / "whole").exit_code == 0
+        assert len({body["seed"] for body in asked(server)}) == samples * prompts
     assert _contents(tmp_path / "cut") == _contents(tmp_path / "whole")
 
 

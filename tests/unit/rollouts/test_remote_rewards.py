@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pytest
-from click.testing import Result
 
 from blackbox_lb.api.limits.budget import SpendingLimits, SpendLimit
 from blackbox_lb.bias.document import Bias
@@ -29,7 +28,8 @@ from blackbox_lb.errors import (
     RateLimited,
     RequestRejected,
 )
-from blackbox_lb.rollouts.progress import Silent
+from blackbox_lb.jobs.records.run_record import Remembering
+from blackbox_lb.rollouts.progress import Reporter, Silent
 from blackbox_lb.rollouts.remote_rewards import fetch_rewards
 from blackbox_lb.safety.http import retries
 from blackbox_lb.safety.http.retries import ATTEMPTS
@@ -97,22 +97,11 @@ def texts(count: int) -> list[tuple[Example, Completion]]:
     return [(EXAMPLE, completion("x" * (n + 1))) for n in range(count)]
 
 
-class Remarks(Silent):
-    """A reporter that keeps what is said."""
-
-    def __init__(self) -> None:
-        self.said: list[str] = []
-
-    def notice(self, text: str) -> None:
-        """Keep it."""
-        self.said.append(text)
-
-
 def fetch(
     reward: Reward,
     path: Path,
     pairs: list[tuple[Example, Completion]],
-    report: Silent | None = None,
+    report: Reporter | None = None,
 ) -> int:
     """Fetch into the store at ``path``; how many were asked for."""
     with RolloutStore(path) as store:
@@ -393,13 +382,13 @@ def test_a_judge_may_quote(judge: Callable[..., Reward], tmp_path: Path) -> None
     assert reward.has_spans
     texts = ("An old lamp by the sea", "Fine.", "Her ship")
     pairs = [(EXAMPLE, completion(text)) for text in texts]
-    notices = Remarks()
+    notices = Remembering(Silent())
     fetch(reward, tmp_path / "s.db", pairs, notices)
     assert reward.score(*pairs[0]).spans == (Span(3, 11, -1.0), Span(15, 22, -1.0))
     assert reward.score(*pairs[1]).spans == ()
     assert reward.score(*pairs[2]).spans == (Span(8, 8, -1.5),)
     assert [reward.score(*pair).value for pair in pairs] == [-2.0, 0.0, -1.5]
-    assert any("2 passages" in notice for notice in notices.said)
+    assert any("2 passages" in notice for notice in notices.notices)
     assert not judge("score: 1").has_spans
 
 
@@ -462,13 +451,13 @@ def test_a_slip_of_a_judge_is_asked_again_as_a_models_is(
     number of unreadable ones is said with their reason. One that never is readable ends the run
     after as many tries as a model's.
     """
-    reward, notices = judge("score: 8"), Remarks()
+    reward, notices = judge("score: 8"), Remembering(Silent())
     scorer.answer = lambda number, _body: Reply(200, slip if number == 1 else PARTS)
     assert fetch(reward, tmp_path / "s.db", texts(3), notices) == 3
     assert [reward.score(*pair).value for pair in texts(3)] == [8.0] * 3
     assert len(scorer.seen) == 4
     is_refused = isinstance(slip, dict) and "error" in slip
-    assert len([said for said in notices.said if "asked for again" in said]) == (not is_refused)
+    assert len([said for said in notices.notices if "asked for again" in said]) == (not is_refused)
     other = judge("score: 8", model="n")
     scorer.answer = lambda _number, _body: Reply(200, slip)
     with raises_naming(BlbError, "judge.toml"):
@@ -498,16 +487,16 @@ def test_what_holds_no_number_is_paid_once(
     scorer.answer = lambda _number, _body: Reply(200, reply)
     with raises_naming(CorruptResponse, *facts):
         fetch(reward, tmp_path / "s.db", texts(1))
-    reward, notices = judge("score: 8", otherwise=-2.0, scale=0.5), Remarks()
+    reward, notices = judge("score: 8", otherwise=-2.0, scale=0.5), Remembering(Silent())
     assert fetch(reward, tmp_path / "s.db", texts(1), notices) == 0
     assert reward.score(*texts(1)[0]).value == -1.0
-    assert notices.said == [
+    assert notices.notices == [
         f"training: 1 of 1 answers of {reward.name} hold no number and count as -1"
     ]
     assert len(scorer.seen) == 1
     scorer.answer = lambda _number, _body: Reply(200, reply)
     assert fetch(reward, tmp_path / "s.db", texts(2), notices) == 1
-    assert "1 of 1 answers" in notices.said[-1]
+    assert "1 of 1 answers" in notices.notices[-1]
 
 
 DOCUMENTED = r"Score:\s*(-?[0-9.]+)"
@@ -572,49 +561,35 @@ def test_the_larger_limit_of_an_answer_is_reserved(
 # The whole way
 
 
-@pytest.fixture
-def small_run(
-    scorer: Scorer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Callable[..., Result]]:
-    """Run a command against an exact model, with the endpoint as reward."""
-    monkeypatch.setenv("BLB_REWARD_KEY", "s3cret-of-the-endpoint")
-    write_rows(tmp_path / "data.jsonl", questions(8, 3, 4))
-    with ExactServer(ExactModel(12, 8, end=True, prompts=4, sharpness=0.7)) as server:
-
-        def run(command: str, *more: object) -> Result:
-            where = asking(server, out=tmp_path / "run", data=tmp_path / "data.jsonl")
-            task = options(reward=scorer.url, max_tokens=8, top_logprobs=5, seed=1)
-            result = blb(command, *more, *where, *task)
-            assert result.exit_code == 0, result.output
-            return result
-
-        yield run
-
-
 def test_a_fit_with_an_endpoint(
-    scorer: Scorer, small_run: Callable[..., Result], tmp_path: Path
+    scorer: Scorer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every completion of a fit is scored by the endpoint once; a second fit asks it nothing, and
     no file holds its key.
     """
+    monkeypatch.setenv("BLB_REWARD_KEY", "s3cret-of-the-endpoint")
+    write_rows(tmp_path / "data.jsonl", questions(8, 3, 4))
     scorer.answer = lambda _number, body: Reply(
         200, {"rewards": [-0.3 * item["tokens"] for item in body["items"]]}
     )
     size = options(samples_per_prompt=4, validation_samples=2, test_samples=2, tau=[0.5, 0.3])
-    for _ in range(2):
-        small_run("fit", *size)
-    asked = Counter(json.dumps(item, sort_keys=True) for item in scorer.items)
-    assert set(asked.values()) == {1}
-    prompts = {item["prompt"][0]["content"] for item in scorer.items}
-    assert prompts == {f"question {n}" for n in range(15)}
+    more = ("--rival", "prompt:Be brief.", "--rival", "best-of:2", "--go-on")
+    again = ("eval", tmp_path / "run" / "bias.json", "--test-samples", 2, *more)
+    with ExactServer(ExactModel(12, 8, end=True, prompts=4, sharpness=0.7)) as server:
+        for command in (("fit", *size), ("fit", *size), again):
+            where = asking(server, out=tmp_path / "run", data=tmp_path / "data.jsonl")
+            task = options(reward=scorer.url, max_tokens=8, top_logprobs=5, seed=1)
+            result = blb(*command, *where, *task)
+            assert result.exit_code == 0, result.output
+            asked = Counter(json.dumps(item, sort_keys=True) for item in scorer.items)
+            assert set(asked.values()) == {1}
+            prompts = {item["prompt"][0]["content"] for item in scorer.items}
+            assert prompts == {f"question {n}" for n in range(15)}
     bias = Bias.load(tmp_path / "run" / "bias.json")
     assert bias.reward == scorer.url
     assert {row.metric for row in bias.verdict} == {f"reward of {scorer.url}", "tokens"}
     files = [path for path in (tmp_path / "run").rglob("*") if path.is_file()]
     assert not [path for path in files if b"s3cret" in path.read_bytes()]
-    more = ("--rival", "prompt:Be brief.", "--rival", "best-of:2", "--go-on")
-    small_run("eval", tmp_path / "run" / "bias.json", "--test-samples", 2, *more)
     assert "Be brief." not in json.dumps(scorer.items), (
         "an instruction is not part of what is judged"
     )
-    assert set(Counter(json.dumps(item, sort_keys=True) for item in scorer.items).values()) == {1}

@@ -13,7 +13,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -24,14 +23,16 @@ from hypothesis import strategies as st
 from blackbox_lb.errors import DataError, InputError
 from blackbox_lb.estimate.counting.distributed import Share
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
+from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.rollouts.positions import Positions, scored, training_set
+from blackbox_lb.rollouts.progress import Silent
 from blackbox_lb.rollouts.reading import position_costs, reading_of
-from blackbox_lb.rollouts.spelling import spell_tokens
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.tasks import Reward, parse_reward
 from blackbox_lb.tasks.rewards.forms.avoid import count_words
 from blackbox_lb.tasks.rewards.spans import find_quote
 from blackbox_lb.types import Completion, Example, Prompt, Span
+from blackbox_lb.vocabulary.tokenizer import Tokenizer
 from tests.support.errors import names, raises_naming
 
 EXAMPLE = Example("q1", Prompt.user("Tell me a story."))
@@ -163,13 +164,11 @@ def test_words_of_the_command_are_a_list(tmp_path: Path, monkeypatch: pytest.Mon
 def test_a_pattern_that_blows_up_is_stopped(
     avoid: WriteList, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A search that would take for ever is an error that names the line: where the list is read,
-    and where only a longer text shows it.
+    """A search that would take for ever is an error that names the line, also where only a longer
+    text shows it.
     """
     monkeypatch.setattr("blackbox_lb.bias.phrases.SECONDS", 0.2)
     begun = time.process_time()
-    with raises_naming(InputError, "line 2", "repetitions inside repetitions"):
-        avoid("tapestry\n/(.*?,){16}P/\n")
     reward = avoid("tapestry\n/(.*)-\\1[PQ]/\n")
     with raises_naming(InputError, "line 2"):
         reward.score(EXAMPLE, completion("a-" * 20_000))
@@ -420,10 +419,6 @@ def costs(
     [
         ([b"The", b" old", b" lamp"], "The old lamp", (4, 7), 1),
         ([b"The", b" o", b"ld", b" lamp"], "The old lamp", (4, 12), 1),
-        ([b"a", b"\xe2\x80", b"\x94", b"b"], "a—b", (1, 2), 1),
-        ([b"a", b"\xf0\x9f", b"\x98", b"\x80", b"b"], "a😀b", (1, 2), 1),
-        ([b"a", b"\xf0\x9f", b"\x98", b"\x80", b"b"], "a😀b", (2, 3), 4),
-        ([b"a\xe2", b"\x80\x94b", b"c"], "a—bc", (2, 3), 1),
         ([b"So", b"it", b"is"], "So it is", (3, 5), 1),
         ([b"So", b" it", None], "So it", (5, 5), 2),
         ([b"So", b" it\n\nQ", b":"], "So it", (3, 5), 1),
@@ -437,9 +432,8 @@ def costs(
 def test_a_place_falls_on_the_token_of_its_first_byte(
     spelled: list[bytes | None], text: str, span: tuple[int, int], position: int
 ) -> None:
-    """Also where a character, or a phrase, goes over several tokens; where the server leaves out a
-    first space; where an end token or a stop text follows; and where the bytes of one token are not
-    known.
+    """Also where a phrase goes over several tokens; where the server leaves out a first space; where
+    an end token or a stop text follows; and where the bytes of one token are not known.
     """
     found, is_located = costs(spelled, text, [Span(*span, -2.0)])
     assert is_located
@@ -578,17 +572,13 @@ def test_bytes_that_no_answer_shows_are_asked_for(
     """Where a reward has places, the server is asked once for each token; what it cannot print is
     not stored.
     """
-    server = Server()
+    server: Any = Server()
     with RolloutStore(tmp_path / "s.db") as store:
         drawn = completion(" lone lamp \ufffd", 3, first=1)
         key = store.add(SETTINGS, EXAMPLES[0].prompt, 0, drawn)
-        tokenizer = SimpleNamespace(fingerprint="t")
-        reward = function(body)
-        trials: Any = SimpleNamespace(
-            session=server, store=store, tokenizer=tokenizer, reward=reward
-        )
-        asyncio.run(spell_tokens(trials, EXAMPLES, [[key], []]))
+        trials = Trials(server, store, Tokenizer("t", None), function(body), Silent(), 5)
+        asyncio.run(trials.spell_tokens(EXAMPLES, [[key], []]))
         assert server.asked == asked
         assert store.token_bytes("t") == {n: SPELLED[n] for n in asked if n != 3}
-        asyncio.run(spell_tokens(trials, EXAMPLES, [[key], []]))
+        asyncio.run(trials.spell_tokens(EXAMPLES, [[key], []]))
         assert server.asked == asked + asked[2:]

@@ -1,15 +1,11 @@
-"""Completions without phrases, drawn in parts: their distribution, what a store keeps of them, and
-which servers cannot draw them.
-"""
+"""Completions without phrases, drawn in parts: their distribution, and what is sent for them."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import cache
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -20,14 +16,10 @@ from scipy import stats
 from blackbox_lb.api.draw import Draw
 from blackbox_lb.api.session import Session
 from blackbox_lb.bias.request_bias import RequestBias
-from blackbox_lb.errors import InputError
 from blackbox_lb.providers.profile import load_profile
 from blackbox_lb.rollouts import stepped
-from blackbox_lb.rollouts.stepped import check_parts, complete_in_parts, spelled_along
-from blackbox_lb.store import RolloutStore
+from blackbox_lb.rollouts.stepped import complete_in_parts, spelled_along
 from blackbox_lb.types import Completion, Prompt, Sampling
-from tests.support.collecting import collect
-from tests.support.errors import raises_naming
 from tests.support.exact import ExactModel, ExactServer
 from tests.support.exact.llamacpp_answers import JSON
 from tests.support.exact.model import log_softmax
@@ -56,11 +48,6 @@ class WordServer(ExactServer):
         dialect.texts[:] = WORDS
         dialect._known_texts = {text: token for token, text in enumerate(WORDS) if text}
 
-    @property
-    def completions(self) -> list[JSON]:
-        """The bodies of requests for completions."""
-        return [body for path, body in self.calls if path.endswith("completions")]
-
 
 def draw_of(phrases: Sequence[str] = PHRASES, **sampling: Any) -> Draw:
     """Completions without phrases."""
@@ -84,11 +71,14 @@ def test_completions_have_the_distribution_of_stepping_back(
     part: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By chi-square over whole texts, however long a part is; the logprobs are those of the model
-    without a bias or a ban, and what was thrown away is counted beside what is left.
+    without a bias or a ban, and what was thrown away is counted beside what is left. The parts have
+    seeds of their own: with the random numbers of the first draw, the second would be tied to it.
     """
     monkeypatch.setattr(stepped, "PART", part)
-    with WordServer(seed=2) as server:
-        completions = completed(server, [draw_of()] * DRAWS)
+    with WordServer() as server:
+        completions = completed(server, [draw_of(seed=1_000 * n) for n in range(DRAWS)])
+        seeds = [body["seed"] for path, body in server.calls if path.endswith("completions")]
+    assert len(set(seeds)) == len(seeds) > DRAWS
     assert fits(Counter(completion.text for completion in completions), by_text(law())) > 1e-4
     discarded = 0
     for completion in completions:
@@ -101,22 +91,8 @@ def test_completions_have_the_distribution_of_stepping_back(
     assert discarded > DRAWS / 10
 
 
-def test_seeds_of_the_parts_are_not_the_same() -> None:
-    """With the random numbers of the first draw, the second would be tied to it."""
-    server = WordServer()
-    with server:
-        draws = [draw_of(seed=1_000 * number) for number in range(DRAWS)]
-        texts = Counter(completion.text for completion in completed(server, draws))
-        seeds = [body["seed"] for body in server.completions]
-        assert len(set(seeds)) == len(seeds) > DRAWS
-    assert fits(texts, by_text(law())) > 1e-4
-
-
 class Scripted:
-    """A session whose completions are these tokens, one list for each request.
-
-    texts: of the tokens. is_listed: whether a token is listed, all of them by default.
-    """
+    """A session whose completions are these tokens, one list for each request; texts: of these."""
 
     def __init__(self, *parts: Sequence[int], texts: Sequence[str | bytes] = WORDS) -> None:
         logprobs = SimpleNamespace(stop_text_listed=True, drops_fragments=False)
@@ -189,51 +165,41 @@ def test_a_step_back_takes_one_token_and_goes_on() -> None:
 
 
 @pytest.mark.parametrize(
-    ("parts", "text", "more"),
+    ("part", "parts", "options", "text", "reason"),
     [
-        ((("sky", "red", "fish", ""), ("blue",), ("",)), " sky blue", {"max_tokens": 9}),
-        ((("sky", "red", "fish"), ("blue",), ("",)), " sky blue", {"max_tokens": 3}),
-        ((("red", "fish", "sky"), ("blue",), ("",)), " blue", {"max_tokens": 9}),
-        ((("red", "fish", "sky"), ("blue",), ("",)), " blue", {"max_tokens": 9, "stop": (" sky",)}),
-    ],
-    ids=["ended", "limit", "first word", "stop text"],
-)
-def test_a_phrase_is_kept_out_wherever_it_stands(
-    parts: Sequence[Sequence[str]], text: str, more: dict[str, Any]
-) -> None:
-    """Where the answer ends by itself, at its limit or at a stop text, no more letters can follow;
-    what is dropped is paid for, though no token of its part is left.
-    """
-    session = Scripted(*(words(*part) for part in parts))
-    completion = completion_of(session, draw_of(**more))
-    assert completion.text == text
-    prompts = [1 + len(begun) for begun, _ in session.sent]
-    assert completion.prompt_tokens == sum(prompts)
-
-
-@pytest.mark.parametrize(
-    ("stop", "parts", "text", "reason"),
-    [
-        (" fish", (("sky", "fish"),), " sky", "stop"),
-        ("y bl", (("red", "sky"), ("blue", "red")), " red sk", "stop"),
-        (" sky fish", (("red", "sky"), ("fish", "red")), " red", "stop"),
-        ("none", (("sky", "sky"), ("sky", "sky"), ("sky",)), " sky" * 5, "length"),
+        (32, (("sky", "red", "fish", ""), ("blue",), ("",)), {}, " sky blue", "stop"),
+        (32, (("sky", "red", "fish"), ("blue",), ("",)), {"max_tokens": 3}, " sky blue", "stop"),
+        (32, (("red", "fish", "sky"), ("blue",), ("",)), {}, " blue", "stop"),
+        (32, (("red", "fish", "sky"), ("blue",), ("",)), {"stop": (" sky",)}, " blue", "stop"),
+        (2, (("sky", "fish"),), {"stop": (" fish",)}, " sky", "stop"),
+        (2, (("red", "sky"), ("blue", "red")), {"stop": ("y bl",)}, " red sk", "stop"),
+        (2, (("red", "sky"), ("fish", "red")), {"stop": (" sky fish",)}, " red", "stop"),
+        (2, (("sky", "sky"), ("sky", "sky"), ("sky",)), {"stop": ("x",)}, " sky" * 5, "length"),
     ],
 )
-def test_a_stop_text_and_a_limit_hold_across_parts(
+def test_phrases_stop_texts_and_limits_hold_across_parts(
     monkeypatch: pytest.MonkeyPatch,
-    stop: str,
+    part: int,
     parts: Sequence[Sequence[str]],
+    options: dict[str, Any],
     text: str,
     reason: str,
 ) -> None:
-    """Within a part, across the end of one, and within a token, as a server without parts."""
-    monkeypatch.setattr(stepped, "PART", 2)
-    session = Scripted(*(words(*part) for part in parts))
-    completion = completion_of(session, draw_of(stop=(stop,), max_tokens=5))
+    """Where the answer ends by itself, at its limit or at a stop text, no more letters of a phrase
+    can follow. A stop text ends it within a part, across the end of one and within a token, as at a
+    server without parts. What is dropped is paid for, though no token of its part is left.
+    """
+    monkeypatch.setattr(stepped, "PART", part)
+    session = Scripted(*(words(*row) for row in parts))
+    completion = completion_of(session, draw_of(**{"max_tokens": 5, **options}))
     assert (completion.text, completion.finish_reason) == (text, reason)
     assert text_of(completion.token_ids.tolist()).startswith(text)
-    assert [draw.sampling.max_tokens for _, draw in session.sent] == [2, 2, 1][: len(parts)]
+    assert completion.prompt_tokens == sum(1 + len(begun) for begun, _ in session.sent)
+    room = options.get("max_tokens", 5)
+    limits = [draw.sampling.max_tokens for _, draw in session.sent]
+    assert len(limits) == len(parts)
+    assert limits[0] == min(part, room)
+    assert part > 2 or limits == [2, 2, 1][: len(parts)]
 
 
 SIGNS = (b" x", b"\xe2", b"\x82", b"\xac", b"", b"!")
@@ -349,56 +315,7 @@ def test_characters_of_several_tokens_are_as_frequent_as_in_the_model(
 def test_bytes_of_parts_of_characters_are_read_off_the_text() -> None:
     """Where the server prints each as U+FFFD."""
     lost = "\ufffd".encode()
-    assert spelled_along("a€b", [b"a", lost, lost, b"\xac", b"b"]) == [
-        b"a",
-        b"\xe2\x82",
-        b"",
-        b"\xac",
-        b"b",
-    ]
+    euro = [b"a", b"\xe2\x82", b"", b"\xac", b"b"]
+    assert spelled_along("a€b", [b"a", lost, lost, b"\xac", b"b"]) == euro
     assert spelled_along("€", [lost, lost, lost]) == [b"\xe2\x82\xac", b"", b""]
     assert spelled_along("ab", [b"a", b"b", b""]) == [b"a", b"b", b""]
-
-
-def test_a_stored_completion_is_found_again(tmp_path: Path) -> None:
-    """No request is sent for it, and another list is another policy; so are a list beside a
-    vector, and no list.
-    """
-
-    async def go(server: WordServer) -> None:
-        async with Session(load_profile("llamacpp"), base_url=server.base_url) as session:
-            with RolloutStore(tmp_path / "s.db") as store:
-                tokenizer = await session.tokenizer()
-                vector = {0: 0.5}
-                first = RequestBias(vector, phrase_entries=PHRASES)
-                texts = list[list[str]]()
-                counts = list[int]()
-                for bias in (
-                    first,
-                    RequestBias(vector, phrase_entries=list(PHRASES)),
-                    RequestBias(vector, phrase_entries=PHRASES[:1]),
-                    RequestBias({}, phrase_entries=PHRASES),
-                    RequestBias(vector),
-                ):
-                    draw = replace(draw_of(), bias=bias)
-                    asked = len(server.completions)
-                    done = await collect(session, store, tokenizer, [PROMPT], draw, samples=3)
-                    rows = list(store.by_prompt(done.keys))
-                    texts.append([completion.text for completion in rows[0]])
-                    counts.append(len(server.completions) - asked)
-                    assert all(completion.n_tokens > 0 for completion in rows[0])
-                assert texts[0] == texts[1]
-                assert counts[1] == 0
-                assert min(counts[0], *counts[2:]) >= 3
-
-    server = WordServer()
-    with server:
-        asyncio.run(go(server))
-
-
-def test_a_server_without_token_ids_is_refused_by_name() -> None:
-    """Before a request, with servers that can; no list of phrases asks nothing of it."""
-    session: Any = SimpleNamespace(profile=load_profile("openai"), vocabulary=None)
-    with raises_naming(InputError, "openai", "vllm", "llamacpp", "local"):
-        check_parts(session, RequestBias({}, phrase_entries=PHRASES))
-    check_parts(session, RequestBias({0: 1.0}))

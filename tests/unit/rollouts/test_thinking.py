@@ -13,13 +13,14 @@ import numpy as np
 import pytest
 
 from blackbox_lb.errors import InputError
-from blackbox_lb.rollouts.judging.verdict import LOWER, score
+from blackbox_lb.rollouts.judging.verdict import score
 from blackbox_lb.tasks import parse_reward
 from blackbox_lb.tasks.rewards.thinking import LOOP, TIMES, Thinking, loops
 from blackbox_lb.types import Completion, Example, Prompt
 from tests.support.commands import asking, blb, options
 from tests.support.errors import raises_naming
 from tests.support.exact import ExactModel, ExactServer
+from tests.support.questions import questions, write_rows
 
 TEXTS = ("a ", "<th", "ink>", "b ", "</think>", "c")
 INSIDE = "inside:<think>..</think>"
@@ -112,9 +113,7 @@ def test_rewards_count_what_is_named() -> None:
 
 
 def test_metrics_of_thinking() -> None:
-    """Tokens inside and outside, the share that ended before the limit, and that loops; of all but
-    the third less is better.
-    """
+    """Tokens inside and outside, the share that ended before the limit, and that loops."""
     reward = parse_reward("contains", max_tokens=12, thinking=INSIDE)
     drawn = [completion(1, 2, 3, 4, 5), completion(1, 2, *[3, 0] * 20, reason="length")]
     found = score(reward, [Example("x", Prompt.user("?"), ("c",))], [drawn])
@@ -128,7 +127,6 @@ def test_metrics_of_thinking() -> None:
         "finished": [1, 0],
         "loops": [0, 1],
     }
-    assert {"tokens", "thinking tokens", "answer tokens", "loops", "Jensen-Shannon"} == LOWER
 
 
 def test_a_loop_is_the_same_tokens_again_and_again() -> None:
@@ -148,15 +146,10 @@ MODEL = ExactModel(6, 8, seed=3, sharpness=0.6)
 
 def test_the_arms_in_an_evaluation(tmp_path: Path) -> None:
     """A hand list and a number on the closing text stand in the table, with the metrics of
-    thinking.
+    thinking, of which less is better but for the share that ended.
     """
     data, words = tmp_path / "data.jsonl", tmp_path / "words.txt"
-    rows = [
-        {"prompt": f"{split} thing {n}", "answer": "b", "split": split}
-        for split in ("train", "validation", "test")
-        for n in range(8)
-    ]
-    data.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    write_rows(data, questions(8, 8, 8, answer="b"))
     words.write_text("a\nnowhere near\n\nc\n")
     with ExactServer(MODEL) as server:
         where = asking(server, data=data, out=tmp_path, max_tokens=8)
@@ -176,11 +169,11 @@ def test_the_arms_in_an_evaluation(tmp_path: Path) -> None:
         assert [*policies] == ["base", "words at -4", "' f' at +5"]
         assert policies["' f' at +5"]["thinking tokens"] < policies["base"]["thinking tokens"]
         assert policies["base"]["finished"] == 0
-        assert {row["metric"] for row in found["comparisons"]} >= {
-            "thinking tokens",
-            "answer tokens",
-            "finished",
-            "loops",
+        better = {row["metric"]: row["better"] for row in found["comparisons"]}
+        lower = {"thinking tokens", "answer tokens", "loops"}
+        assert {name: better[name] for name in (*lower, "finished")} == {
+            **dict.fromkeys(lower, "lower"),
+            "finished": "higher",
         }
         words_of = (f"words:{tmp_path / 'none.txt'}:-2", f"words:{words}:x", f"words:{words}")
         plain = (*where, "--reward", "contains")

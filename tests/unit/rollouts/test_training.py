@@ -233,28 +233,19 @@ def test_an_end_token_that_nobody_lists_is_hidden_in_every_block(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where it is not known whether the provider lists end tokens, one that any completion lists
-    counts for all of them.
+    counts for all of them. An empty completion is learned from, too.
     """
     monkeypatch.setattr(reading, "BLOCK_BYTES", 1)
-    ends = EndTokens(None, frozenset({9}))
-    hidden = trained(tmp_path / "a", [completion("hi"), completion("hi", 2)], ends).next_token
-    assert hidden.unnamed == pytest.approx(np.exp(-1.5))
     ended = replace(completion("hi"), token_ids=np.array([0, 1, 9], dtype=np.int32))
-    assert not trained(tmp_path / "b", [completion("hi"), ended], ends).next_token.unnamed.any()
-
-
-def test_what_is_kept_of_a_mixture(tmp_path: Path) -> None:
-    """Listed and empty completions are learned from, in the order drawn; filtered and incomplete
-    ones are counted, and so are texts without tokens.
-    """
-    ended = replace(completion("hi"), token_ids=np.array([0, 1, 9], dtype=np.int32))
-    text, empty = completion("ab", tokens=0), completion("", tokens=0)
-    cut, blank = replace(completion("hi"), whole=False), Completion.empty("content_filter")
-    drawn = [completion("hi"), ended, text, blank, empty, cut]
-    for listed, hidden in ((None, False), (True, False), (False, True)):
+    empty = completion("", tokens=0)
+    for last, listed, is_hidden in (
+        (completion("hi", 2), None, True),
+        (ended, None, False),
+        (ended, True, False),
+        (ended, False, True),
+    ):
         ends = EndTokens(listed, frozenset({9}))
-        training = trained(tmp_path / str(listed), drawn, ends, vocab_size=5_000)
-        assert (training.tally["incomplete"], training.tally["filtered"]) == (2, 1)
-        assert sorted(training.rollouts.lengths.tolist()) == [0, 3, 3]
-        assert training.next_token.unnamed.any() == hidden
-        assert projection(training.rollouts, next_token=training.next_token).converged
+        folder = tmp_path / f"{len(last.token_ids)} {listed}"
+        training = trained(folder, [completion("hi"), empty, last], ends, vocab_size=5_000)
+        assert sorted(training.rollouts.lengths.tolist()) == [0, len(last.token_ids), 3]
+        assert training.next_token.unnamed == pytest.approx(is_hidden * np.exp(-1.5))

@@ -18,7 +18,6 @@ import pytest
 from blackbox_lb.errors import InputError
 from blackbox_lb.vocabulary import Vocabulary, load_vocabulary, vocabulary_of_model
 from blackbox_lb.vocabulary.gguf import token_texts
-from blackbox_lb.vocabulary.tokenizer import display_bytes
 from blackbox_lb.vocabulary.tokenizer_files import CHARACTER_OF
 from tests.support.errors import names, raises_naming
 
@@ -41,15 +40,24 @@ def table(*tokens: bytes, **special: int) -> Vocabulary:
 def test_bytes_that_two_ids_share_name_neither() -> None:
     """Where two ids have the same bytes there is no telling which was meant: no guess, and both are
     listed. So it is where one token's text is what another's bytes are displayed as; and U+FFFD may
-    stand for any fragment.
+    stand for any fragment. OpenAI's completions print fragments of characters as escapes; another
+    backslash is of no known form.
     """
     vocabulary = table(b"a", b"\n", b"\n")
     assert vocabulary.id_of(b"a") == 0
     assert vocabulary.id_of(b"\n") is None
     assert vocabulary.id_of_text("\n") is None
     assert vocabulary.shared == {b"\n": (1, 2)}
+    for shown, raw in (
+        (r"bytes: \xe2\x80\x9c", b" \xe2\x80\x9c"),
+        ("bytes:\n\\xE2", b"\n\xe2"),
+        (r"bytes:\xe2é", b"\xe2\xc3\xa9"),
+        (r"bytes:\xe2\x80", b"\xe2\x80"),
+    ):
+        assert table(b"a", raw).id_of_text(shown) == 1
+    for shown in ("bytes:", "bytes:a", r"bytes:\n\xe2", r"\xe2\x80", ""):
+        assert table(b"a", b"\xe2\x80", b"\n\xe2").id_of_text(shown) is None
     shown = r"bytes:\xe2\x80"
-    assert table(b"a", b"\xe2\x80").id_of_text(shown) == 1
     assert table(shown.encode(), b"a").id_of_text(shown) == 0
     assert table(shown.encode(), b"\xe2\x80").id_of_text(shown) is None
     replaced = "\N{REPLACEMENT CHARACTER}"
@@ -72,29 +80,6 @@ def test_special_tokens_have_names_and_no_bytes() -> None:
     assert vocabulary.bytes_of(4) is None
     assert vocabulary.end_of_text == 2
     assert table(b"a").end_of_text is None
-
-
-# Display strings
-
-
-@pytest.mark.parametrize(
-    ("shown", "raw"),
-    [
-        (r"bytes:\xe2\x80", b"\xe2\x80"),
-        (r"bytes: \xe2\x80\x9c", b" \xe2\x80\x9c"),
-        ("bytes:\n\\xE2", b"\n\xe2"),
-        (r"bytes:\xe2é", b"\xe2\xc3\xa9"),
-        ("bytes:", None),
-        (r"bytes:\n\xe2", None),
-        (r"\xe2\x80", None),
-        ("", None),
-    ],
-)
-def test_display_strings_are_read_as_bytes_or_not_at_all(shown: str, raw: bytes | None) -> None:
-    """The escapes that OpenAI's completions print for fragments of characters; another backslash is
-    of no known form.
-    """
-    assert display_bytes(shown) == raw
 
 
 # Models

@@ -27,7 +27,6 @@ from blackbox_lb.rollouts.judging.trials import Trials, stage_part
 from blackbox_lb.rollouts.judging.verdict import SAMPLED, check_values, truncation_of
 from blackbox_lb.rollouts.positions import Positions, scored, training_set
 from blackbox_lb.rollouts.progress import short
-from blackbox_lb.rollouts.spelling import spell_tokens
 from blackbox_lb.tasks import Reward
 from blackbox_lb.types import Example
 
@@ -121,7 +120,7 @@ async def _positions(job: FitJob, truncation: Truncation | None) -> Positions:
     """All completions of the plan as training data. truncation: of the first look."""
     trials = job.trials
     keys = await _collected_keys(job, "training", job.examples)
-    await spell_tokens(trials, job.examples, keys)
+    await trials.spell_tokens(job.examples, keys)
     training = training_set(
         trials.store,
         job.examples,
