@@ -186,8 +186,6 @@ def _of_the_system(error: OSError) -> str | None:
     # Whatever a command writes into files of its own it explains itself.
     if error.errno in OUTPUT_FAULTS and error.filename is None:
         return f"cannot write the output: {error.strerror}; send it where there is room"
-    if error.errno == errno.ENAMETOOLONG:
-        return f"a file cannot have so long a name: {shorten(str(error.filename))}; give a path"
     return None
 
 

@@ -25,38 +25,34 @@ REWARD_OF_TEXTS = "length"
 """The rewards that are offered: for answers, for answers that are labels, for rows without any."""
 
 
-class Questions:
-    """Asks until an answer passes its check; with ``silent`` the default is the answer, and a bad
-    one is an error.
+def checked(
+    options: InitOptions, question: str, value: str | None, default: str | None, check: Any
+) -> str:
+    """``value``, or an answer to ``question``, asked until it passes; ``check`` raises BlbError for
+    a bad one. With ``--yes`` the default is the answer, and a bad one is an error.
     """
-
-    def __init__(self, silent: bool) -> None:
-        self.silent = silent
-
-    def checked(self, question: str, value: str | None, default: str | None, check: Any) -> str:
-        """``value``, or an answer to ``question``; ``check`` raises BlbError for a bad one."""
-        if value is not None or self.silent:
-            if value is None and default is None:
-                option = question.partition(",")[0].lower().replace(" ", "-")
-                raise InputError(f"{question}: there is no default for this; give --{option}")
-            answer = value if value is not None else default or ""
+    if value is not None or options.yes:
+        if value is None and default is None:
+            option = question.partition(",")[0].lower().replace(" ", "-")
+            raise InputError(f"{question}: there is no default for this; give --{option}")
+        answer = value if value is not None else default or ""
+        check(answer)
+        return answer
+    while True:
+        usual = ""
+        if default:
+            usual = f" [{default}]"
+        text = for_screen(question + usual, err=True)
+        answer = click.prompt(text, default=default, show_default=False, err=True)
+        try:
             check(answer)
-            return answer
-        while True:
-            usual = ""
-            if default:
-                usual = f" [{default}]"
-            text = for_screen(question + usual, err=True)
-            answer = click.prompt(text, default=default, show_default=False, err=True)
-            try:
-                check(answer)
-            except BlbError as error:
-                echo(f"  {error}", err=True)
-                continue
-            return str(answer)
+        except BlbError as error:
+            echo(f"  {error}", err=True)
+            continue
+        return str(answer)
 
 
-def data_answers(ask: Questions, options: InitOptions, embedded: bool) -> dict[str, Any]:
+def data_answers(options: InitOptions, embedded: bool) -> dict[str, Any]:
     """A task by name, or a data file with its columns; the reward, and what else the answers of the
     data suggest.
 
@@ -71,7 +67,7 @@ def data_answers(ask: Questions, options: InitOptions, embedded: bool) -> dict[s
     if options.task is not None:
         if not options.task.startswith(HARNESS):
             load_task(options.task)
-        return _task_answers(ask, options.task, options)
+        return _task_answers(options.task, options)
     files = data_files(Path())
     default = next(iter(BUILT_IN)) if embedded else None
     if files:
@@ -81,18 +77,18 @@ def data_answers(ask: Questions, options: InitOptions, embedded: bool) -> dict[s
     question = f"Data, a table, JSON or text, or a task ({', '.join(BUILT_IN)})"
     data = None if options.data is None else str(options.data)
     while True:
-        answer = ask.checked(question, data, default, _records)
+        answer = checked(options, question, data, default, _records)
         if _is_task(answer):
-            return _task_answers(ask, answer, options)
+            return _task_answers(answer, options)
         try:
-            return {"data": answer, **_rows(ask, answer, options)}
+            return {"data": answer, **_rows(answer, options)}
         except DataError as error:
-            if ask.silent or data is not None:
+            if options.yes or data is not None:
                 raise
             echo(f"  {error}", err=True)
 
 
-def _task_answers(ask: Questions, task: str, options: InitOptions) -> dict[str, Any]:
+def _task_answers(task: str, options: InitOptions) -> dict[str, Any]:
     """The task, its reward and the token limit. Raises InputError: an option is about columns."""
     for name in ("prompt_column", "answer_column", "prompt_template"):
         if getattr(options, name) is not None:
@@ -100,11 +96,11 @@ def _task_answers(ask: Questions, task: str, options: InitOptions) -> dict[str, 
                 f"``{name}`` is about the columns of a file, and {task} is a task that has its"
                 " prompts; leave it out"
             )
-    reward = _reward(ask, options, REWARD)
+    reward = _reward(options, REWARD)
     return {"task": task, "reward": reward, "max_tokens": options.max_tokens}
 
 
-def _rows(ask: Questions, data: str, options: InitOptions) -> dict[str, Any]:
+def _rows(data: str, options: InitOptions) -> dict[str, Any]:
     """The columns, the reward, the template and the token limit for the rows of a file.
 
     Raises DataError: the rows cannot be used.
@@ -116,11 +112,11 @@ def _rows(ask: Questions, data: str, options: InitOptions) -> dict[str, Any]:
     from blackbox_lb.tasks.sets.labels import labels_of_task
     from blackbox_lb.tasks.sets.offers import labels_to_offer
 
-    answers = _columns(ask, _records(data), options)
+    answers = _columns(_records(data), options)
     columns = {key: value for key, value in answers.items() if value}
     answers |= {"prompt_template": options.prompt_template, "max_tokens": options.max_tokens}
     if data.startswith(HUB):
-        return answers | {"reward": _reward(ask, options, REWARD)}
+        return answers | {"reward": _reward(options, REWARD)}
     has_answers = "answer_column" in answers
     task = load_task(data=Path(data), require_answers=has_answers, **columns)
     examples = (*task.train, *task.validation, *task.test)
@@ -133,18 +129,18 @@ def _rows(ask: Questions, data: str, options: InitOptions) -> dict[str, Any]:
         usual = REWARD_OF_LABELS
     for line in filter(None, [summary, task.note]):
         echo(f"  {line}", err=True)
-    answers["reward"] = _reward(ask, options, usual)
+    answers["reward"] = _reward(options, usual)
     if labels is None or not judges_answers(answers["reward"]):
         return answers
     text = f"{{{columns.get('prompt_column', PROMPT)}}}"
     if options.prompt_template is None:
         check = partial(load_task, data=Path(data), **columns)
-        answers["prompt_template"] = _template(ask, text, names, examples, check)
-    answers["max_tokens"] = _limit(ask, names, options.max_tokens)
+        answers["prompt_template"] = _template(options, text, names, examples, check)
+    answers["max_tokens"] = _limit(options, names)
     return answers
 
 
-def _columns(ask: Questions, records: Sequence[Record], options: InitOptions) -> dict[str, Any]:
+def _columns(records: Sequence[Record], options: InitOptions) -> dict[str, Any]:
     """The columns that have other names than the usual ones; "" for the usual one of answers, and
     no entry for rows without an answer.
     """
@@ -160,17 +156,21 @@ def _columns(ask: Questions, records: Sequence[Record], options: InitOptions) ->
     check = partial(_check_column, records)
     if options.prompt_column is not None or prompt not in (PROMPT, MESSAGES):
         question = "Column with the text"
-        answers["prompt_column"] = ask.checked(question, options.prompt_column, prompt, check)
+        answers["prompt_column"] = checked(options, question, options.prompt_column, prompt, check)
     if answer == ANSWER and options.answer_column is None:
         answers["answer_column"] = ""
     elif answer or options.answer_column is not None:
         question = "Column with the answer"
-        answers["answer_column"] = ask.checked(question, options.answer_column, answer, check)
+        answers["answer_column"] = checked(options, question, options.answer_column, answer, check)
     return answers
 
 
 def _template(
-    ask: Questions, text: str, names: Sequence[str], examples: Sequence[Example], check: Any
+    options: InitOptions,
+    text: str,
+    names: Sequence[str],
+    examples: Sequence[Example],
+    check: Any,
 ) -> str | None:
     """A template that names the labels where no prompt does; None for the text as it is."""
     from blackbox_lb.tasks.sets.offers import are_named, template_with_labels
@@ -178,7 +178,8 @@ def _template(
     is_plain = all(len(example.prompt.messages) == 1 for example in examples)
     if not is_plain or are_named(names, examples):
         return None
-    template = ask.checked(
+    template = checked(
+        options,
         f"Prompt, {text} for the text alone",
         None,
         template_with_labels(text, names),
@@ -189,20 +190,20 @@ def _template(
     return template
 
 
-def _reward(ask: Questions, options: InitOptions, usual: str) -> str:
+def _reward(options: InitOptions, usual: str) -> str:
     from blackbox_lb.tasks import parse_reward
 
     check = partial(parse_reward, max_tokens=1)
-    return ask.checked("Reward, blb rewards lists them", options.reward, usual, check)
+    return checked(options, "Reward, blb rewards lists them", options.reward, usual, check)
 
 
-def _limit(ask: Questions, names: Sequence[str], limit: int | None) -> int:
+def _limit(options: InitOptions, names: Sequence[str]) -> int:
     """The most tokens of an answer, by default enough for the longest label."""
     from blackbox_lb.tasks.sets.offers import tokens_of_longest
 
-    option = None if limit is None else str(limit)
+    option = None if options.max_tokens is None else str(options.max_tokens)
     enough = str(tokens_of_longest(names))
-    return int(ask.checked("Tokens of an answer at most", option, enough, _check_count))
+    return int(checked(options, "Tokens of an answer at most", option, enough, _check_count))
 
 
 def data_files(folder: Path) -> list[str]:

@@ -89,12 +89,8 @@ class LateChoice(click.Choice[str]):
 def argument(**more: Any) -> Any:
     """A field given by an argument of click."""
     described = Field()
-    described.metadata.append(functools.partial(_argument, more))
+    described.metadata.append(functools.partial(click.Argument, **more))
     return described
-
-
-def _argument(more: dict[str, Any], name: str) -> click.Argument:
-    return click.Argument([name], **more)
 
 
 def _part(described: FieldInfo, kind: type[D]) -> D | None:
@@ -202,7 +198,7 @@ def _params(kind: type[Settings]) -> list[click.Parameter]:
         option = _part(described[name], Option)
         argument = _part(described[name], functools.partial)
         if argument is not None:
-            params.append(((-1, 0), argument(name)))
+            params.append(((-1, 0), argument([name])))
             continue
         if option is None and name not in kind.python_only:
             raise TypeError(

@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 
 from blackbox_lb.extras.report.data import read_run
-from blackbox_lb.extras.report.page import write_report
-from blackbox_lb.extras.report.places import places
+from blackbox_lb.extras.report.page import places, write_report
 from tests.support.report_runs import Kind, bias_of, write_run
 
 CHROMIUM = next(
@@ -301,8 +300,8 @@ def test_every_place_that_the_terminal_prints_is_in_the_page(
 ) -> None:
     """Each anchor is the id of one element that can be seen."""
     page = opened(browser, pages["hurts"], PHONE).page
-    for place in places(read_run(pages["hurts"].parent)):
-        assert page.locator(f"[id='{place.anchor}']").is_visible(), place
+    for anchor, _ in places(read_run(pages["hurts"].parent)):
+        assert page.locator(f"[id='{anchor}']").is_visible(), anchor
     page.context.close()
 
 

@@ -17,8 +17,8 @@ from blackbox_lb.jobs.runs.names import COLLECTING
 if TYPE_CHECKING:
     from blackbox_lb.api.limits.budget import SpendLimit
     from blackbox_lb.api.session import Session
-    from blackbox_lb.extras.batches import Pending
     from blackbox_lb.extras.batches.plan import Shard
+    from blackbox_lb.extras.batches.run import Pending
     from blackbox_lb.jobs.forecast import Forecast
     from blackbox_lb.rollouts.judging.trials import Trials
     from blackbox_lb.tasks import Reward, Task
@@ -62,8 +62,8 @@ def collect_command(options: CollectOptions) -> None:
     With --batch the requests go out in files, at the provider's price for batches. The command
     waits for the answers, which may take a day; stopped at any moment, the same command goes on.
     """
-    from blackbox_lb.extras.batches import Pending
     from blackbox_lb.extras.batches.plan import Shard
+    from blackbox_lb.extras.batches.run import Pending
 
     shard = None if options.shard is None else Shard.parse(options.shard)
     session_type = None
@@ -101,8 +101,7 @@ def _prepared(options: CollectOptions) -> tuple[CollectOptions, type[Session] | 
     """Refuse a provider without batches before anything starts; a program of the user's own needs
     no server.
     """
-    from blackbox_lb.extras.batches import OfflineSession
-    from blackbox_lb.extras.batches.plan import no_batch, tokenizer_beside
+    from blackbox_lb.extras.batches.plan import OfflineSession, no_batch, tokenizer_beside
     from blackbox_lb.providers.profile import load_profile
 
     profile = load_profile(options.provider)
@@ -167,7 +166,7 @@ async def _by_batch(
     options: CollectOptions, trials: Trials, examples: tuple[Example, ...]
 ) -> Summary | None:
     """Collect by batch; return the message after a cancellation."""
-    from blackbox_lb.extras.batches import cancel_batches, collect_batches
+    from blackbox_lb.extras.batches.run import cancel_batches, collect_batches
 
     budget = trials.budget
     rules = trials.session.profile.batch

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import click
-from click.shell_completion import get_completion_class
+from click.shell_completion import BashComplete, FishComplete, ZshComplete
 
 from blackbox_lb.cli.echo import echo_code
 from blackbox_lb.cli.grouped import argument, command
 from blackbox_lb.jobs.plan.setting import Settings
 
-SHELLS = ("bash", "zsh", "fish")
+SHELLS = {shell.name: shell for shell in (BashComplete, ZshComplete, FishComplete)}
+"""Name -> what completes in it."""
 
 
 class CompletionOptions(Settings):
@@ -25,9 +26,4 @@ def completion_command(options: CompletionOptions) -> None:
     ~/.config/fish/completions/blb.fish.
     """
     root = click.get_current_context().find_root().command
-    kind = get_completion_class(options.shell)
-    if kind is None:
-        raise click.UsageError(
-            f"this click knows no completion for {options.shell}; it knows {', '.join(SHELLS)}"
-        )
-    echo_code(kind(root, {}, "blb", "_BLB_COMPLETE").source())
+    echo_code(SHELLS[options.shell](root, {}, "blb", "_BLB_COMPLETE").source())

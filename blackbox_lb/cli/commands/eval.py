@@ -417,7 +417,6 @@ def _check(trials: Trials, biases: dict[str, Bias]) -> None:
     for name, bias in biases.items():
         try:
             bias.check_tokenizer(trials.tokenizer.fingerprint)
-            bias.check_moves_tokens()
             check_bias(bias, trials.session.profile, trials.session.highest_id)
         except BiasError as error:
             raise type(error)(f"{name}: {error}") from None

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from blackbox_lb.cli.asking import REWARD_OF_LABELS, Questions, data_answers
+from blackbox_lb.cli.asking import REWARD_OF_LABELS, checked, data_answers
 from blackbox_lb.cli.echo import echo
 from blackbox_lb.cli.found import is_data
 from blackbox_lb.cli.grouped import command
@@ -90,30 +90,19 @@ def init_command(options: InitOptions) -> None:
     if out.exists() and not options.force:
         raise InputError(f"{out} is there already; edit it, or overwrite it with --force")
     check_folder(out)
-    ask = Questions(options.yes)
-    name = _provider(ask, options.provider)
+    question = "Provider, blb providers lists them, or your own TOML"
+    name = checked(options, question, options.provider, LOCAL, load_profile)
     profile = load_profile(name)
     shared: dict[str, Any] = {"provider": name}
-    shared |= _model(ask, profile, options.model, options.base_url)
-    shared |= data_answers(ask, options, profile.connection.embedded)
+    shared |= _model(options, profile)
+    shared |= data_answers(options, profile.connection.embedded)
     shared = {key: value for key, value in shared.items() if value not in (None, "")}
     with explained(f"write {out}", "give another ``out``"):
         write_whole(out, _document(shared, out.parent).encode())
     _next(profile, out, shared)
 
 
-def _provider(ask: Questions, value: str | None) -> str:
-    """The name of the provider, or the file of its profile."""
-    from blackbox_lb.providers.profile import load_profile
-
-    return ask.checked(
-        "Provider, blb providers lists them, or your own TOML", value, LOCAL, load_profile
-    )
-
-
-def _model(
-    ask: Questions, profile: Profile, model: str | None, base_url: str | None
-) -> dict[str, str]:
+def _model(options: InitOptions, profile: Profile) -> dict[str, str]:
     """The model and its address, where the profile leaves them open."""
     from blackbox_lb.api.transport.channel import address_of
     from blackbox_lb.cli.keys import tell_end_of_model
@@ -122,10 +111,12 @@ def _model(
     answers = {}
     if not profile.connection.embedded:
         usual = environment(profile.connection.base_url_env) or profile.connection.base_url
-        address = ask.checked("Base URL", base_url, usual, partial(address_of, profile))
+        address = checked(
+            options, "Base URL", options.base_url, usual, partial(address_of, profile)
+        )
         if address not in ("", usual):
             answers["base_url"] = address.strip()
-    elif base_url is not None:
+    elif options.base_url is not None:
         raise InputError(
             f"{profile.name} starts its own engine and takes no --base-url; leave it out"
         )
@@ -138,8 +129,12 @@ def _model(
         hint = ", empty for the server's only one"
     if profile.connection.embedded:
         hint = ", a .gguf file or a hub name, empty for SmolLM2-135M-Instruct"
-    name = ask.checked(
-        f"Model{hint}", model, nobody, lambda text: profile.check_model(text or None)
+    name = checked(
+        options,
+        f"Model{hint}",
+        options.model,
+        nobody,
+        lambda text: profile.check_model(text or None),
     )
     tell_end_of_model(profile, name or None)
     if name:

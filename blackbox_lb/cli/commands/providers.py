@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from blackbox_lb.cli.echo import echo, print_json
 from blackbox_lb.cli.grouped import argument, command
 from blackbox_lb.cli.options import JsonOptions
+from blackbox_lb.cli.terminal import print_table
 from blackbox_lb.errors import InputError
 from blackbox_lb.jobs.plan.setting import setting
 from blackbox_lb.providers.packaged import profile_names
@@ -27,9 +28,6 @@ GRADES = {
     "3": "third-party report",
 }
 """Grades of evidence in words, the best first."""
-OF_EACH_MODEL = "listed with both"
-OF_THE_HOST = "taken by the host; of the model unknown"
-"""Whether a list shows ``logit_bias`` and logprobs for each model, or only for the host."""
 MEASURE_FIRST = (
     "Nobody has measured these: blb doctor --provider HOST --model NAME --tokenizer tokenizer.json"
     " --save mine.toml asks the host, and a fit takes --provider mine.toml."
@@ -102,8 +100,6 @@ def evidence_of(profile: Profile, row: str) -> tuple[str, Evidence] | None:
 
 
 def _overview(profiles: list[Profile]) -> None:
-    from blackbox_lb.cli.terminal import print_table
-
     print_table(
         "Providers",
         ("name", "key", "learns from", "takes a bias", "proven by"),
@@ -183,7 +179,6 @@ def _details(name: str) -> None:
 
 def _models(provider: str, *, as_json: bool) -> None:
     """Print the list of a host's models that take a bias and return logprobs."""
-    from blackbox_lb.cli.terminal import print_table
     from blackbox_lb.providers.hosted_models import load_models
     from blackbox_lb.providers.profile import load_profile
 
@@ -211,7 +206,6 @@ def _models(provider: str, *, as_json: bool) -> None:
 
 def _hosts(name: str, *, as_json: bool) -> None:
     """Print which hosts serve a model with a bias and logprobs."""
-    from blackbox_lb.cli.terminal import print_table
     from blackbox_lb.providers.hosted_models import find_hosts
 
     matches = find_hosts(name)
@@ -244,9 +238,10 @@ def _document(hosted: HostedModels, model: HostedModel) -> dict[str, Any]:
 
 
 def _evidence(hosted: HostedModels) -> str:
+    """Whether a list shows ``logit_bias`` and logprobs for each model, or only for the host."""
     if hosted.fields == "each model":
-        return OF_EACH_MODEL
-    return OF_THE_HOST
+        return "listed with both"
+    return "taken by the host; of the model unknown"
 
 
 def _weights(model: HostedModel) -> str:

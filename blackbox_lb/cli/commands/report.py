@@ -39,9 +39,9 @@ def report_command(options: ReportOptions) -> None:
     for path in (written.page, *written.plots):
         echo(f"wrote {path}")
     page = written.page.resolve().as_uri()
-    width = max(len(place.anchor) for place in written.places)
-    for place in written.places:
-        anchor = f"#{place.anchor}"
-        echo_linked(f"{anchor:<{width + 1}}  {place.text}", len(anchor), f"{page}{anchor}")
+    width = max(len(anchor) for anchor, _ in written.places)
+    for anchor, number in written.places:
+        link = f"#{anchor}"
+        echo_linked(f"{link:<{width + 1}}  {number}", len(link), f"{page}{link}")
     if options.is_opened and not webbrowser.open(page):
         echo(f"no browser could be started here; open {page}", err=True)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from blackbox_lb.cli.echo import echo, print_json
 from blackbox_lb.cli.grouped import command
 from blackbox_lb.cli.options import JsonOptions, bias_argument
+from blackbox_lb.cli.terminal import print_table
 from blackbox_lb.jobs.plan.setting import setting
 from blackbox_lb.safety.printable import printable
 
@@ -75,8 +76,6 @@ def show_command(options: ShowOptions) -> None:
 
 def _decisions(bias: Bias) -> None:
     """Print how each question is read and mended."""
-    from blackbox_lb.cli.terminal import print_table
-
     for mended in bias.decisions:
         question = mended.question
         orders = ", both orders" if mended.both_orders else ""
@@ -111,8 +110,6 @@ def _parts(bias: Bias, top: int) -> None:
 
 
 def _tokens(title: str, entries: Iterable[Entry], top: int) -> None:
-    from blackbox_lb.cli.terminal import print_table
-
     rows = [
         (
             f"'{entry.readable}'",

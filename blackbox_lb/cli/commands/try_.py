@@ -138,7 +138,6 @@ async def _answer_all(
     rows: list[dict[str, object]] = []
     async with connect_to(
         server,
-        concurrency=options.concurrency,
         max_tokens=longest,
         longest_prompt=longest_prompt,
         needs=SAMPLING_WITH_A_BIAS,

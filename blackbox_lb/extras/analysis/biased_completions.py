@@ -4,8 +4,7 @@ their tokens.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,7 +28,7 @@ from blackbox_lb.rollouts.stored import end_tokens, keys_by_prompt, settings_by_
 from blackbox_lb.safety.printable import printable
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.tasks import parse_reward
-from blackbox_lb.types import EndTokens, Example, Prompt
+from blackbox_lb.types import Example, Prompt
 from blackbox_lb.vocabulary import Vocabulary
 
 COUNT = parse_reward("length", max_tokens=1)
@@ -101,7 +100,10 @@ def biased_completions(
                 f" ``deploy=temperature=1``{with_parts}"
             )
         ends = end_tokens([profile.name], profile, vocabulary)
-        rollouts, prompts, counts = _read(store, requests, ends)
+        by_prompt = keys_by_prompt(store, requests)
+        prompts = tuple(by_prompt)
+        examples = [Example(str(number), prompt) for number, prompt in enumerate(prompts)]
+        rollouts, counts = scored(store, examples, list(by_prompt.values()), COUNT, ends)
         phases = _phases(phases_of_features(bias.features), rollouts, store, bias, vocabulary)
     left_out = sum(
         number
@@ -128,19 +130,6 @@ def _requests(store: RolloutStore, bias: Bias, profile: Profile) -> list[str]:
             listed[name] = sampling["top_logprobs"]
     longest = max(listed.values(), default=0)
     return [name for name, length in listed.items() if length == longest]
-
-
-def _read(
-    store: RolloutStore, requests: Iterable[str], ends: EndTokens
-) -> tuple[Rollouts, tuple[Prompt, ...], Counter[str]]:
-    """The completions of these requests with their lists in memory, their prompts, and the number
-    left out, by its reason.
-    """
-    by_prompt = keys_by_prompt(store, requests)
-    prompts = tuple(by_prompt)
-    examples = [Example(str(number), prompt) for number, prompt in enumerate(prompts)]
-    rollouts, left_out = scored(store, examples, list(by_prompt.values()), COUNT, ends)
-    return rollouts, prompts, left_out
 
 
 def _phases(

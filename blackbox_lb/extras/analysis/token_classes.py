@@ -36,7 +36,7 @@ def surface_class(raw: bytes | None, text: str, *, special: bool = False) -> str
         return "special"
     if not text:
         return "not known"
-    if raw is not None and not _is_utf8(raw):
+    if raw is not None and raw.decode("utf-8", "ignore").encode() != raw:
         return "part of a character"
     core = text.strip()
     if not core:
@@ -60,11 +60,3 @@ def surface_class(raw: bytes | None, text: str, *, special: bool = False) -> str
     if core[0].isupper():
         return "capitalised"
     return "fragment"
-
-
-def _is_utf8(raw: bytes) -> bool:
-    try:
-        raw.decode()
-    except UnicodeDecodeError:
-        return False
-    return True

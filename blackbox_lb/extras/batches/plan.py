@@ -265,13 +265,13 @@ class Shard:
         """The shard in the form for ``parse``."""
         return f"{self.index}/{self.count}"
 
-    def holds(self, prompt: Prompt) -> bool:
-        """Whether a prompt belongs to this shard."""
-        return int(prompt_hash(prompt)[:DIGITS], 16) % self.count == self.index - 1
-
     def of(self, examples: Iterable[Example]) -> tuple[Example, ...]:
         """The examples whose prompts belong to this shard, in their order."""
-        return tuple(example for example in examples if self.holds(example.prompt))
+        return tuple(
+            example
+            for example in examples
+            if int(prompt_hash(example.prompt)[:DIGITS], 16) % self.count == self.index - 1
+        )
 
 
 class OfflineSession(Session):

@@ -118,18 +118,12 @@ class Jobs:
         with self._described():
             write_whole(self.folder / f"{job.name}.json", content.encode())
 
-    def close(
-        self, job: BatchRecord, tally: dict[str, int] | None = None, *, keep: bool = False
-    ) -> None:
-        """Close a finished job. Its record stays.
-
-        Args:
-            job: the job.
-            tally: the counts of its lines.
-            keep: whether its files stay, too.
+    def close(self, job: BatchRecord, tally: dict[str, int], *, keep: bool) -> None:
+        """Close a finished job with the counts of its lines. Its record stays, and where ``keep``
+        its files, too.
         """
         job.step = "done"
-        job.tally = tally or job.tally
+        job.tally = tally
         self.save(job)
         if keep:
             return

@@ -44,12 +44,6 @@ class _Worker:
         """The result of ``method`` of the share."""
         return getattr(self._read(), method)(*arguments)
 
-    def where(self) -> tuple[str, int]:
-        """Ray's id of the machine, and the id of this process."""
-        import ray
-
-        return ray.get_runtime_context().get_node_id(), os.getpid()
-
     def _read(self) -> Share:
         if self._share is None:
             scratch = Scratch(Path(tempfile.gettempdir()), LISTS_IN_MEMORY)

@@ -14,8 +14,8 @@ from blackbox_lb.extras.report.tables import (
     comparisons_table,
     labels_table,
     policies_table,
-    said_table,
-    texts_table,
+    said_tables,
+    texts_tables,
     tried_table,
     verdict_table,
 )
@@ -59,15 +59,10 @@ def _beside_caption(run: RunDocuments) -> str:
 
 def tables_of_evaluation(evaluation: Evaluation) -> dict[str, list[PageTable]]:
     """The tables of what one could do instead: all policies, their texts, and each comparison."""
-    comparisons = [comparisons_table(evaluation.comparisons)]
-    said = said_table(evaluation)
-    if said is not None:
-        comparisons.append(said)
-    texts = texts_table(evaluation)
     return {
         "policies": [policies_table(evaluation)],
-        "texts": [] if texts is None else [texts],
-        "comparisons": comparisons,
+        "texts": texts_tables(evaluation),
+        "comparisons": [comparisons_table(evaluation.comparisons), *said_tables(evaluation)],
     }
 
 

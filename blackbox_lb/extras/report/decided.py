@@ -20,7 +20,6 @@ from blackbox_lb.extras.report.drawing import (
 from blackbox_lb.extras.report.page_table import (
     Cell,
     PageTable,
-    count,
     number,
     numbers_table,
     per_cent,
@@ -42,6 +41,7 @@ from blackbox_lb.jobs.decisions.document import (
 )
 from blackbox_lb.jobs.decisions.judge import MENDED, RAW
 from blackbox_lb.jobs.fitting.document import BothDecisions
+from blackbox_lb.safety.printable import counted
 
 SIDES = (RAW, MENDED)
 
@@ -162,7 +162,10 @@ def question_tables(run: RunDocuments, place: int) -> Iterator[PageTable]:
 def _tried(question: DecidedQuestion, suffix: str) -> PageTable:
     rows = [
         [
-            Cell(candidate.way, note=_read_share(candidate.read)),
+            Cell(
+                candidate.way,
+                note=f"reads {per_cent(candidate.read)} of the rows" if candidate.read < 1 else "",
+            ),
             Cell(candidate.mending),
             number(candidate.weight, per_cent(candidate.weight)),
             number(candidate.accuracy, per_cent(candidate.accuracy)),
@@ -178,11 +181,6 @@ def _tried(question: DecidedQuestion, suffix: str) -> PageTable:
         ("read by", "mended by", "weight", "accuracy", "log loss (nats)", ""),
         rows,
     )
-
-
-def _read_share(share: float) -> str:
-    """On how many rows a way to read says anything; "" where on all of them."""
-    return f"reads {per_cent(share)} of the rows" if share < 1 else ""
 
 
 def _changed(question: DecidedQuestion, suffix: str) -> PageTable:
@@ -327,7 +325,4 @@ def decided_counts(run: RunDocuments) -> Iterator[tuple[str, str]]:
 
 def question_count(run: RunDocuments) -> str:
     """How many questions the file mends, in words."""
-    questions = len(run.bias.decisions)
-    if questions == 1:
-        return "1 question"
-    return count(questions).text + " questions"
+    return counted(len(run.bias.decisions), "question")

@@ -265,10 +265,8 @@ def _base_lines(axis: Any, base: Measured, x: float | None, y: float | None) -> 
     style = {"color": COLOURS["base"], "linestyle": (0, (4, 3)), "linewidth": 1.1}
     if y is not None:
         axis.axhline(y, **style, label="base model")
-    if x is not None and y is None:
-        axis.axvline(x, **style, label="base model")
-    elif x is not None:
-        axis.axvline(x, **style)
+    if x is not None:
+        axis.axvline(x, **style, label="base model" if y is None else None)
     if x is not None and y is not None:
         axis.plot([x], [y], "X", color=COLOURS["base"], markersize=8, linestyle="none")
 

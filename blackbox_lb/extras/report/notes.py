@@ -23,10 +23,6 @@ MOST_PHRASES = 6
 """Phrases that are named."""
 
 
-def _blb(command: str, run: RunDocuments) -> str:
-    return shell_line("blb", command, run.folder / "bias.json")
-
-
 def eval_command(run: RunDocuments, *more: str) -> str:
     """``blb eval`` of the bias with the task and the model of the fit, as its command line named
     them, then ``more``.
@@ -270,7 +266,8 @@ def missing(run: RunDocuments) -> Iterator[tuple[str, str, str]]:
         yield "what you could do instead", purpose, eval_command(run, "--rivals")
     if run.analysis is None:
         purpose = "How far each token moves, score bands and families:"
-        yield "scores of tokens", purpose, _blb("analyze", run)
+        command = shell_line("blb", "analyze", run.folder / "bias.json")
+        yield "scores of tokens", purpose, command
     if not run.examples:
         yield (
             "examples before and after",

@@ -7,7 +7,7 @@ import hashlib
 import importlib
 import io
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -25,10 +25,11 @@ from blackbox_lb.extras.report.drawing import COLOURS, Plot
 from blackbox_lb.extras.report.examples import status_counts
 from blackbox_lb.extras.report.figures import plots
 from blackbox_lb.extras.report.page_text import named, tame
-from blackbox_lb.extras.report.places import Place, places
 from blackbox_lb.extras.report.verdict_text import judged, rows_of
-from blackbox_lb.rollouts.progress import short
+from blackbox_lb.jobs.runs.conclusion import level
+from blackbox_lb.rollouts.progress import number, short
 from blackbox_lb.safety.files import explained, write_whole
+from blackbox_lb.safety.printable import printable
 from blackbox_lb.safety.secrets import redaction
 
 FONT = re.compile(r"font: ([\d.]+)px [^;\"]*")
@@ -38,11 +39,11 @@ DPI = 200
 
 @dataclass(frozen=True, slots=True)
 class WrittenReport:
-    """The files of a report: its page, its plots, and what stands where in the page."""
+    """The files of a report: its page, its plots, and its ``places``."""
 
     page: Path
     plots: tuple[Path, ...]
-    places: tuple[Place, ...]
+    places: tuple[tuple[str, str], ...]
 
 
 def write_report(
@@ -68,6 +69,40 @@ def write_report(
     if plots_folder is not None:
         saved = [written for plot in plots_by_name.values() for written in save(plot, plots_folder)]
     return WrittenReport(path, tuple(saved), tuple(places(run)))
+
+
+def places(run: RunDocuments) -> Iterator[tuple[str, str]]:
+    """The id of an element of the page and the number that stands there, in the order of the page:
+    every number that the terminal prints has one.
+    """
+    rows = rows_of(run)
+    if not rows:
+        yield "verdict", "UNVERIFIED"
+    for row in rows:
+        values = f"{level(row, row.base)} -> {level(row, row.biased)}"
+        yield "numbers", f"{printable(row.metric)}  {values}  {row.setting}, {row.word}"
+    decisions = {} if run.result is None else run.result.decisions
+    for setting, pair in decisions.items():
+        if pair.base.macro_f1 is not None and pair.biased.macro_f1 is not None:
+            values = f"{number(pair.base.macro_f1)} -> {number(pair.biased.macro_f1)}"
+            yield "decisions", f"macro-F1  {values}  {setting}, label by label"
+    for question in run.decided:
+        words = f"{question.changed_rows:,} of {question.test_rows:,} decisions change"
+        yield "decisions", f"{printable(question.question)}  {words}"
+    if run.evaluation is not None:
+        names = {policy.name for policy in run.evaluation.policies}
+        yield "alternatives", f"{len(names):,} policies"
+    if run.examples:
+        yield "examples", f"{len(run.examples):,} test prompts with their answers"
+    for status, count in status_counts(run.examples).items():
+        yield status, f"{count:,} of them {status}"
+    if not run.bias.decisions:
+        yield "tokens", f"{len(run.bias.entries):,} entries"
+    usage = None if run.result is None else run.result.usage
+    if usage is not None:
+        words = f"{usage.prompt_tokens:,} + {usage.completion_tokens:,} tokens"
+        yield "costs", f"{usage.completions:,} completions, {words}"
+    yield "warnings", f"{len(run.bias.findings):,} checks of the fit"
 
 
 def render(

@@ -173,11 +173,8 @@ def comparisons_table(
 
 def policies_table(evaluation: Evaluation) -> PageTable:
     metrics = list(dict.fromkeys(name for policy in evaluation.policies for name in policy.metrics))
-    costs = any(policy.cost is not None for policy in evaluation.policies)
     columns = ["policy", "setting", *metrics, "macro-F1", "no label"]
-    columns += ["prompt tokens", "completion tokens"]
-    if costs:
-        columns.append("US dollars for 1,000")
+    columns += ["prompt tokens", "completion tokens", "US dollars for 1,000"]
     columns += ["prompts", "left out"]
     rows = [
         [
@@ -188,7 +185,7 @@ def policies_table(evaluation: Evaluation) -> PageTable:
             _score(policy.decisions, "no_label"),
             number(policy.prompt_tokens, f"{policy.prompt_tokens:,.1f}"),
             number(policy.completion_tokens, f"{policy.completion_tokens:,.1f}"),
-            *([number(policy.cost)] if costs else []),
+            number(policy.cost),
             count(policy.prompts),
             count(policy.left_out),
         ]
@@ -202,11 +199,11 @@ def policies_table(evaluation: Evaluation) -> PageTable:
     )
 
 
-def texts_table(evaluation: Evaluation) -> PageTable | None:
-    """What the texts of each policy are like; None where no phrases are concerned."""
+def texts_tables(evaluation: Evaluation) -> list[PageTable]:
+    """What the texts of each policy are like; nothing where no phrases are concerned."""
     policies = [policy for policy in evaluation.policies if policy.texts is not None]
     if not policies:
-        return None
+        return []
     rows = [
         [
             Cell(policy.name),
@@ -215,21 +212,19 @@ def texts_table(evaluation: Evaluation) -> PageTable | None:
         ]
         for policy in policies
     ]
-    return table(
-        "texts",
-        "The texts: means, and the 95 % interval of the difference from the base, paired by prompt",
-        ["policy", "setting", *TEXT_COLUMNS.values()],
-        rows,
+    caption = (
+        "The texts: means, and the 95 % interval of the difference from the base, paired by prompt"
     )
+    return [table("texts", caption, ["policy", "setting", *TEXT_COLUMNS.values()], rows)]
 
 
-def said_table(evaluation: Evaluation) -> PageTable | None:
-    """Which label each policy said for which, and how often; None where the task has no labels."""
+def said_tables(evaluation: Evaluation) -> list[PageTable]:
+    """Which label each policy said for which, and how often; nothing where the task has none."""
     judged = [
         (policy, policy.decisions) for policy in evaluation.policies if policy.decisions is not None
     ]
     if not judged:
-        return None
+        return []
     _, first = judged[0]
     columns = (
         "policy",
@@ -252,14 +247,8 @@ def said_table(evaluation: Evaluation) -> PageTable | None:
         for policy, decisions in judged
         for row, cells in zip(decisions.labels, decisions.confusion, strict=True)
     ]
-    return table(
-        "said",
-        "How often each policy said each label for each",
-        columns,
-        rows,
-        searchable=True,
-        where="evaluation.json",
-    )
+    caption = "How often each policy said each label for each"
+    return [table("said", caption, columns, rows, searchable=True, where="evaluation.json")]
 
 
 def _what(policy: PolicyResult) -> str:

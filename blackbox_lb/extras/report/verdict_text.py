@@ -117,10 +117,9 @@ def plain(row: Verdict, compared: int) -> str:
     if row.verdict == "NO EVIDENCE":
         return f"Measured on {prompts}. {_doubt(row, compared)} Do not count on a benefit here."
     better = "worse"
-    if row.verdict == "HELPS":
-        better = "better"
     advice = " Do not use the bias at this setting."
     if row.verdict == "HELPS":
+        better = "better"
         advice = ""
     if limit_may_explain(row):
         advice += (

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from blackbox_lb.bias.phrases import PhraseList
 from blackbox_lb.errors import InputError
-from blackbox_lb.extras.rivals.case import Case, Rival, number
+from blackbox_lb.extras.rivals.case import Case, number
 from blackbox_lb.jobs.evaluation.policies import HandBias, Policy, WithoutPhrases
 from blackbox_lb.rollouts.answers.given_answers import AnswerTokens
 from blackbox_lb.rollouts.judging.trials import Trials
@@ -174,12 +174,3 @@ async def _of_text(trials: Trials, text: str, value: float) -> tuple[Mapping[int
         if ids and (await trials.session.decode([ids[0]])).strip():
             bias[ids[0]] = value
     return bias, trials.reward.max_tokens
-
-
-RIVALS = {
-    "words": Rival(words, "FILE:NATS"),
-    "close": Rival(close, "NATS"),
-    "labels-only": Rival(labels_only),
-    "phrases": Rival(phrases, "FILE"),
-}
-"""Name -> rival, of this module."""

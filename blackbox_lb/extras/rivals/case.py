@@ -1,4 +1,4 @@
-"""The data that every rival gets, and what a rival is."""
+"""The data that every rival gets."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -8,7 +8,6 @@ import numpy as np
 
 from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.inputs.checks import Ids
-from blackbox_lb.jobs.evaluation.policies import Policy
 from blackbox_lb.rollouts.judging.verdict import Setting
 from blackbox_lb.tasks import Reward, Task
 from blackbox_lb.tasks.sets.labels import Labels, OpenLabels
@@ -78,17 +77,6 @@ class Case:
                 " ``reward=distribution``, or drop this rival"
             )
         return Labels.of_shares(self.task.test)
-
-
-@dataclass(frozen=True, slots=True)
-class Rival:
-    """A kind of rival.
-
-    make: the policy, from a case and the value. takes: the value in the help, empty for none.
-    """
-
-    make: Callable[[Case, str], Policy]
-    takes: str = ""
 
 
 T = TypeVar("T", int, float)

@@ -16,7 +16,7 @@ import numpy as np
 
 from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.inputs.checks import Ids
-from blackbox_lb.extras.rivals.case import Case, Rival, right
+from blackbox_lb.extras.rivals.case import Case, right
 from blackbox_lb.jobs.evaluation.policies import Decided, Decides, Policy
 from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.safety.printable import first_line
@@ -154,9 +154,3 @@ def _with_validation(steps: list[Any], rarest: int, seed: int) -> Any:
         scoring="accuracy",
         error_score="raise",
     )
-
-
-RIVALS = {
-    "classifier": Rival(classifier, "tfidf|embedding:NAME"),
-}
-"""Name -> rival, of this module."""

@@ -18,7 +18,7 @@ from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.decisions.first_lists import FirstLists
 from blackbox_lb.estimate.inputs.checks import Ids, Vector
 from blackbox_lb.estimate.label_fit import label_fit
-from blackbox_lb.extras.rivals.case import Case, Rival, right
+from blackbox_lb.extras.rivals.case import Case, right
 from blackbox_lb.jobs.evaluation.policies import Decided, Decides, Policy
 from blackbox_lb.rollouts.answers.given_answers import first_completions, listed_places
 from blackbox_lb.rollouts.judging.decisions import unshared_tokens
@@ -202,30 +202,22 @@ def calibrated(case: Case, value: str) -> Policy:
     """
     labels = case.decision("calibrate")
     prompts = len(case.task.test)
+    prior: Literal["contextual", "batch"]
     if value == "contextual":
+        prior = "contextual"
         free = len(content_free(case.task.test))
-        cost = (
-            f"1 token a test prompt ({prompts:,}), and once 1 token for each of {free} inputs"
-            " without content"
-        )
-        return Decides(
-            rival="contextual calibration",
-            decision=Calibrated(case, labels, "contextual"),
-            tokens=1,
-            cost=cost,
-        )
-    if value == "batch":
-        cost = (
-            f"1 token a test prompt ({prompts:,}); it reads all test prompts, without their"
-            " answers, before it decides on one"
-        )
-        return Decides(
-            rival="batch calibration",
-            decision=Calibrated(case, labels, "batch"),
-            tokens=1,
-            cost=cost,
-        )
-    raise InputError(f"``rival=calibrate:{value}`` is not known; give contextual or batch")
+        cost = f", and once 1 token for each of {free} inputs without content"
+    elif value == "batch":
+        prior = "batch"
+        cost = "; it reads all test prompts, without their answers, before it decides on one"
+    else:
+        raise InputError(f"``rival=calibrate:{value}`` is not known; give contextual or batch")
+    return Decides(
+        rival=f"{prior} calibration",
+        decision=Calibrated(case, labels, prior),
+        tokens=1,
+        cost=f"1 token a test prompt ({prompts:,}){cost}",
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -310,10 +302,3 @@ def _common(texts: Sequence[str]) -> str:
     while common and common[-1].isalnum():
         common = common[:-1]
     return common
-
-
-RIVALS = {
-    "threshold": Rival(threshold),
-    "calibrate": Rival(calibrated, "contextual|batch"),
-}
-"""Name -> rival, of this module."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from blackbox_lb.errors import InputError
-from blackbox_lb.extras.rivals.case import Case, Rival, number
+from blackbox_lb.extras.rivals.case import Case, number
 from blackbox_lb.jobs.evaluation.policies import (
     AtTemperature,
     BestOf,
@@ -198,15 +198,3 @@ class DrawnLabels:
         numbers = generator.choice(len(shares), size=samples, p=shares / shares.sum())
         counts = Counter(self.labels.names[number] for number in numbers.tolist())
         return {f'Begin your answer with "{name}".': count for name, count in counts.items()}
-
-
-RIVALS = {
-    "prompt": Rival(instruction, "TEXT"),
-    "temperature": Rival(temperature, "T"),
-    "max-tokens": Rival(max_tokens, "N"),
-    "best-of": Rival(best_of, "N"),
-    "few-shot": Rival(few_shot, "K"),
-    "asked-shares": Rival(shares_in_words),
-    "drawn-label": Rival(label_drawn_in_code),
-}
-"""Name -> rival, of this module."""

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from importlib.util import find_spec
-from types import MappingProxyType
 
 from blackbox_lb.errors import InputError
 from blackbox_lb.extras.rivals import biases, classifier, first_lists, prompts
-from blackbox_lb.extras.rivals.case import Case, Rival
+from blackbox_lb.extras.rivals.case import Case
 from blackbox_lb.jobs.evaluation.policies import Policy
 from blackbox_lb.rollouts.judging.verdict import Setting
 from blackbox_lb.safety.printable import near_or_listed
@@ -16,9 +16,34 @@ from blackbox_lb.tasks import Reward
 from blackbox_lb.tasks.rewards.forms.avoid import AvoidList
 from blackbox_lb.tasks.sets.labels import CALLS_TOOL, Labels, OpenLabels
 
-RIVALS: Mapping[str, Rival] = MappingProxyType(
-    {**prompts.RIVALS, **biases.RIVALS, **first_lists.RIVALS, **classifier.RIVALS}
-)
+
+@dataclass(frozen=True, slots=True)
+class Rival:
+    """A kind of rival.
+
+    make: the policy, from a case and the value. takes: the value in the help, empty for none.
+    """
+
+    make: Callable[[Case, str], Policy]
+    takes: str = ""
+
+
+RIVALS = {
+    "prompt": Rival(prompts.instruction, "TEXT"),
+    "temperature": Rival(prompts.temperature, "T"),
+    "max-tokens": Rival(prompts.max_tokens, "N"),
+    "best-of": Rival(prompts.best_of, "N"),
+    "few-shot": Rival(prompts.few_shot, "K"),
+    "asked-shares": Rival(prompts.shares_in_words),
+    "drawn-label": Rival(prompts.label_drawn_in_code),
+    "words": Rival(biases.words, "FILE:NATS"),
+    "close": Rival(biases.close, "NATS"),
+    "labels-only": Rival(biases.labels_only),
+    "phrases": Rival(biases.phrases, "FILE"),
+    "threshold": Rival(first_lists.threshold),
+    "calibrate": Rival(first_lists.calibrated, "contextual|batch"),
+    "classifier": Rival(classifier.classifier, "tfidf|embedding:NAME"),
+}
 """Name -> rival."""
 
 

@@ -1,4 +1,6 @@
-"""Each setting is declared once, and its step gets the value that the command line gives."""
+"""Each setting is declared once, its step gets the value that the command line gives, and messages
+have its name there.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +10,8 @@ import click
 import pytest
 
 from blackbox_lb.cli import main
-from blackbox_lb.cli.commands.fit import FitOptions, fit_command
-from blackbox_lb.cli.echo import option_names
+from blackbox_lb.cli.echo import option_names, with_option_names
 from blackbox_lb.cli.found import FLAGS, PATHS, TEXTS
-from blackbox_lb.cli.grouped import MOST_USED
-from blackbox_lb.cli.settings import EITHER_OR, OF_THE_PROVIDER, PER_COMMAND
 from blackbox_lb.errors import InputError
 from blackbox_lb.jobs.plan.plan import Plan
 from tests.support.errors import raises_naming
@@ -36,19 +35,16 @@ ARRIVALS: list[tuple[list[str], str | None, str, object]] = [
 """
 
 
-def options_of(*arguments: str) -> FitOptions:
-    """The options of ``blb fit`` with these arguments."""
-    program = click.Context(main, **main.context_settings)
-    context = fit_command.make_context("fit", [*ENOUGH, *arguments], parent=program)
-    return FitOptions(**context.params)
-
-
 @pytest.mark.parametrize(("arguments", "owner", "name", "value"), ARRIVALS)
 def test_what_an_option_of_a_fit_means_arrives_in_its_plan(
     arguments: list[str], owner: str | None, name: str, value: object
 ) -> None:
     """Under its own name or the plan's."""
-    plan = options_of(*arguments)
+    program = click.Context(main, **main.context_settings)
+    command = main.get_command(program, "fit")
+    assert command is not None
+    given = command.make_context("fit", [*ENOUGH, *arguments], parent=program).params
+    plan = Plan(**{field: given[field] for field in Plan.model_fields if field in given})
     holder = plan if owner is None else getattr(plan, owner)
     assert getattr(holder, name) == value
 
@@ -87,7 +83,20 @@ def test_a_plan_without_a_reward_says_so() -> None:
 
 
 def test_what_is_said_of_options_by_name_is_said_of_options() -> None:
-    """Rules of settings files and of the help name no option that is gone."""
-    keys = {*PER_COMMAND, *OF_THE_PROVIDER, *TEXTS, *FLAGS, *PATHS}
-    keys = keys.union(MOST_USED, *EITHER_OR)
-    assert keys <= option_names()
+    """Rules of what a file that is merely found may set name no option that is gone."""
+    assert {*TEXTS, *FLAGS, *PATHS} <= option_names()
+
+
+@pytest.mark.parametrize(
+    ("message", "shown"),
+    [
+        ("lower ``max_tokens``", "lower --max-tokens"),
+        ("use ``estimator=ips``, which", "use --estimator ips, which"),
+        ("``depends_on='a b'`` is not known", "--depends-on 'a b' is not known"),
+        ("its words: `max_tokens` and ``usage``", "its words: `max_tokens` and ``usage``"),
+        ("``rival='words:w:-2'`` or ``top_logprobs``", "--rival 'words:w:-2' or --top-logprobs"),
+    ],
+)
+def test_parameters_become_options(message: str, shown: str) -> None:
+    """With their values; other words in backticks stay."""
+    assert with_option_names(message) == shown

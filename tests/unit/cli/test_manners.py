@@ -1,5 +1,5 @@
-"""Terminal manners: pipes, colours, encodings, narrow screens, Ctrl-C, completion, ``blb init``
-and help.
+"""Terminal manners: pipes, colours, encodings, narrow screens, Ctrl-C, completion and
+``blb init``.
 """
 
 from __future__ import annotations
@@ -22,10 +22,7 @@ from blackbox_lb.cli import main
 from blackbox_lb.cli.commands import COMMANDS, load_command
 from blackbox_lb.cli.settings import find_settings
 from blackbox_lb.errors import BiasError
-from blackbox_lb.jobs.plan.setting import HelpGroup
-from blackbox_lb.rollouts.progress import Lines
 from blackbox_lb.safety.files import explained
-from blackbox_lb.types import Completion
 from tests.support.commands import blb, refused
 from tests.support.questions import write_questions
 
@@ -106,32 +103,6 @@ def test_colours_only_where_they_are_wanted(bias_file: Path) -> None:
     assert not re.search(rb"\x1b\[(?:\d+;)*(?:3|4|9)\d", both), "weight may stay, colours may not"
 
 
-def completion_of(tokens: int) -> Completion:
-    """A completion with so many tokens and nothing else that progress reads."""
-
-    class Fake:
-        n_tokens = tokens
-
-    return Fake()  # type: ignore[return-value]
-
-
-def test_progress_in_a_log_file() -> None:
-    """Without a terminal a line comes after 30 s, 1 min, 2 min and so on, and one at the end, which
-    counts all.
-    """
-    now, lines = 0.0, list[tuple[float, str]]()
-    progress = Lines("training", 100, lambda text: lines.append((now, text)), lambda: now)
-    for _ in range(50):
-        now += 1.0
-        progress(completion_of(10))
-    now += 40.0
-    progress(completion_of(10))
-    progress.end()
-    assert [at for at, _ in lines] == [30, 90, 90]
-    assert lines[0][1] == "training: 30 of 100 in 0:00:30, 10 tokens/s"
-    assert lines[-1][1] == "training: 51 of 100 in 0:01:30, 6 tokens/s, 49 were stored"
-
-
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
     """Thirty questions."""
@@ -206,18 +177,6 @@ def test_what_is_completed(bias_file: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert completions("tr") == ["try"]
     assert completions("store", "check", "--") == ["--json", "--help"]
     assert "bias.json" not in completions("store", "check", "b")
-
-
-@pytest.mark.parametrize("words", ["fit", "eval", "show", "store check"])
-def test_completion_offers_the_options_of_the_command(words: str) -> None:
-    """Exactly those that its help lists, also those of a command inside another."""
-    said = help_of(*words.split())
-    columns = [
-        f"{line.strip().partition('  ')[0]} " for line in said.splitlines() if line[:3] == "  -"
-    ]
-    listed = re.findall(r"--[a-z][\w-]*(?=[, ])", "".join(columns))
-    offered = completions(*words.split(), "--")
-    assert sorted(offered) == sorted(set(listed))
 
 
 def test_init_asks_and_writes(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -354,30 +313,6 @@ def test_brackets_of_the_user_are_no_markup(
     with Terminal()._bar("test, prompt + [/ANSWER]", 2):
         pass
     assert "[/ANSWER]" in capsys.readouterr().err
-
-
-def help_of(*words: str) -> str:
-    """The help of a command with all of its options."""
-    whole = blb(*words, "--help-all")
-    return (whole if whole.exit_code == 0 else blb(*words, "--help")).output
-
-
-def test_help_lists_options_in_groups() -> None:
-    """The fourteen options of fit that most people need come first, then groups in one order for all
-    commands, each option once.
-    """
-    headings = {each.value for each in HelpGroup}
-    for name in COMMANDS:
-        lines = help_of(name).splitlines()
-        found = [line.removesuffix(":") for line in lines if line.removesuffix(":") in headings]
-        assert found == [each.value for each in HelpGroup if each.value in found]
-        begin = lines.index(f"{(found or ['Options'])[0]}:")
-        options = [line.split()[0] for line in lines[begin:] if line.startswith("  --")]
-        assert len(options) == len(set(options))
-        if name == "fit":
-            second = lines.index(f"{found[1]}:")
-            assert found[0] == HelpGroup.FIRST
-            assert sum(line.startswith("  --") for line in lines[begin:second]) == 14
 
 
 FULL = Path("/dev/full")

@@ -2,7 +2,6 @@
 
 import json
 import shlex
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +14,7 @@ from tests.support.exact import ExactModel, ExactServer
 NAME = 'Anna\'s $(touch PWN); b & `c` "d" * of the customer tickets of the third quarter'
 """A name that no shell leaves as it is, longer than a line holds beside a command."""
 MODEL = ExactModel(4, 1, seed=3, prompts=512)
+"""Of four labels, whose every probability is known."""
 
 
 def row(number: int) -> dict[str, str]:
@@ -37,13 +37,6 @@ def printed_words(output: str) -> set[str]:
             if part.strip().startswith("blb "):
                 words |= set(shlex.split(part))
     return words
-
-
-@pytest.fixture
-def server() -> Iterator[ExactServer]:
-    """A model of four labels whose every probability is known."""
-    with ExactServer(MODEL) as listening:
-        yield listening
 
 
 def test_fit_and_eval_quote_their_next_commands(

@@ -12,13 +12,9 @@ import pytest
 
 from blackbox_lb.cli import main
 from blackbox_lb.cli.commands import COMMANDS
-from blackbox_lb.cli.settings import (
-    PER_COMMAND,
-    find_settings,
-    keys_of,
-)
+from blackbox_lb.cli.settings import find_settings, keys_of
 from blackbox_lb.errors import InputError
-from tests.support.commands import blb, refused
+from tests.support.commands import blb
 from tests.support.errors import raises_naming
 
 
@@ -86,7 +82,7 @@ def test_every_option_arrives_from_the_file(
     """
     monkeypatch.chdir(tmp_path)
     options = keys_of(command_of(name))
-    settable = [key for key in options if not (shared and key in PER_COMMAND)]
+    settable = [key for key in options if not (shared and key in ("out", "save"))]
     others = [key for key in settable if key != "task"]
     for keys in (others, set(settable) - set(others)):
         samples = {key: sample(options[key]) for key in keys}
@@ -122,10 +118,20 @@ def test_the_command_line_wins_over_the_environment_over_the_file(
 OWN_TABLE = '[defaults]\nprovider = "vllm"\n[fit]\nprovider = "sglang"\n'
 ROWS = '[defaults]\ndata = "train.jsonl"\ntest_data = "test.jsonl"\n'
 COLUMNS = (
-    "[fit]\ndata = 'a.jsonl'\nfield = 'x'\nprefill = true\nprompt_column = 'x'\n"
-    "prompt_template = 'x'\n"
+    "[fit]\ndata = 'a.jsonl'\nvalidation_data = 'b.jsonl'\nfield = 'x'\nprefill = true\n"
+    "prompt_column = 'x'\nanswer_column = 'x'\nmessages_column = 'x'\nprompt_template = 'x'\n"
 )
+WITHOUT_COLUMNS = {
+    "validation_data": None,
+    "field": None,
+    "prefill": False,
+    "prompt_column": "prompt",
+    "answer_column": "answer",
+    "messages_column": "messages",
+    "prompt_template": None,
+}
 ADDRESS = '[defaults]\nprovider = "vllm"\nbase_url = "http://127.0.0.1:8000/v1"\nmodel = "m"\n'
+OTHER_HOST = {"base_url": None, "model": None, "endpoint": None, "tokenizer": None}
 
 
 @pytest.mark.parametrize(
@@ -135,15 +141,16 @@ ADDRESS = '[defaults]\nprovider = "vllm"\nbase_url = "http://127.0.0.1:8000/v1"\
         (OWN_TABLE, "eval", {"provider": "vllm"}),
         (ROWS, "fit --task capitals", {"task": "capitals", "data": None, "test_data": None}),
         ('[fit]\ntask = "capitals"\n', "fit --data x.jsonl", {"task": None, "data": "x.jsonl"}),
+        (COLUMNS, "fit --task capitals", WITHOUT_COLUMNS),
         (
-            COLUMNS,
-            "fit --task capitals",
-            {"field": None, "prefill": False, "prompt_column": "prompt", "prompt_template": None},
+            f'{ADDRESS}endpoint = "chat"\ntokenizer = "t"\n',
+            "fit --provider openai",
+            {"provider": "openai", **OTHER_HOST},
         ),
-        (ADDRESS, "fit --provider openai", {"provider": "openai", "base_url": None, "model": None}),
+        (ADDRESS, "BLB_FIT_PROVIDER=openai fit", {"base_url": None}),
         (ADDRESS, "fit --provider=vllm", {"base_url": "http://127.0.0.1:8000/v1", "model": "m"}),
     ],
-    ids=["own", "shared", "task", "data", "columns", "other provider", "same provider"],
+    ids=["own", "shared", "task", "data", "columns", "other", "environment", "same"],
 )
 def test_what_of_a_file_arrives(
     text: str,
@@ -154,11 +161,15 @@ def test_what_of_a_file_arrives(
 ) -> None:
     """A command's own table wins over the shared one, which other commands keep. Who names a task
     on the command line does not get the file's data or what is said of its columns, nor the other
-    way round; and a key for one provider does not go to the address of another.
+    way round; and a key for one provider does not go to the address of another, whether the command
+    line or the environment names that.
     """
     monkeypatch.chdir(tmp_path)
     (tmp_path / "blb.toml").write_text(text)
-    got = received(words.split(), words.split()[0], monkeypatch)
+    given = words.split()
+    if given[0].startswith("BLB_"):
+        monkeypatch.setenv(*given.pop(0).split("="))
+    got = received(given, given[0], monkeypatch)
     assert {name: plain(got[name]) for name in expected} == expected
 
 
@@ -202,17 +213,6 @@ def test_config_names_another_file(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert received(["--config", "none.toml", "fit"], "fit", monkeypatch)["seed"] is None
 
 
-def test_a_shared_value_that_another_command_does_not_take(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """entries = "all" is for fit; compile says so instead of reading it as something else."""
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "blb.toml").write_text('[defaults]\nentries = "all"\n')
-    said = refused("compile", "learned.json")
-    assert "no value of blb compile --entries" in said
-    assert "put it under that command's table" in said
-
-
 def test_what_the_file_gave_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The file and the options that come from it, on stderr; not those that the command line gave,
     and nothing with --quiet, which the file itself cannot ask for.
@@ -225,16 +225,6 @@ def test_what_the_file_gave_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert "gives" not in blb("fit", "--quiet").stderr
     file.write_text(f'[defaults]\nquiet = true\n{ADDRESS.partition("]")[2]}task = "nothing"\n')
     assert "gives --provider, --model, --base-url" in blb("fit", "--reward", "length").stderr
-
-
-def test_a_provider_of_the_environment_does_not_get_the_file_s_address(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As one of the command line."""
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "blb.toml").write_text(ADDRESS)
-    monkeypatch.setenv("BLB_FIT_PROVIDER", "openai")
-    assert received(["fit"], "fit", monkeypatch)["base_url"] is None
 
 
 def test_a_file_of_somebody_else_is_not_found_but_named(

@@ -2,52 +2,41 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 from rich.cells import cell_len
 from rich.table import Table
 from rich.text import Text
 
-from blackbox_lb.cli import main
-from blackbox_lb.cli.terminal import WHOLE
-from blackbox_lb.jobs.evaluation.conclusion import short_names
-from blackbox_lb.jobs.evaluation.document import Evaluation
+from tests.support.commands import blb
 from tests.support.exact import ExactServer
 from tests.support.labelled import DECIDER, labelled_rows
-from tests.support.report_runs import evaluation
+from tests.support.questions import write_rows
 
 WIDTH = 60
-
-
-@dataclass(frozen=True)
-class Folder:
-    """A finished fit from answers, its evaluation, and the options that both were given."""
-
-    path: Path
-    data: tuple[str, ...]
-    server: tuple[str, ...]
+WHOLE = 24
+"""Columns of a text up to which it is a label, which is never broken."""
 
 
 @pytest.fixture(scope="module")
-def fitted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Folder]:
-    """Two labels, learned and evaluated once: every later command finds its completions stored."""
+def places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    """What stands for the words in capitals: two labels, learned and evaluated once, so that every
+    later command finds its completions stored.
+    """
     path = tmp_path_factory.mktemp("tables")
-    rows = path / "rows.jsonl"
-    rows.write_text("".join(f"{json.dumps(row)}\n" for row in labelled_rows(DECIDER)))
+    rows = write_rows(path / "rows.jsonl", labelled_rows(DECIDER))
     with ExactServer(DECIDER) as running:
-        server = ("--provider", "llamacpp", "--base-url", running.base_url)
-        data = ("--data", str(rows), "--reward", "accuracy", "--max-tokens", "2")
-        folder = Folder(path / "run", data, server)
+        options = {
+            "DATA": f"--data {rows} --reward accuracy --max-tokens 2",
+            "SERVER": f"--provider llamacpp --base-url {running.base_url}",
+            "RUN": str(path / "run"),
+        }
         for words in (COMMANDS["fit"], COMMANDS["eval"]):
-            result = CliRunner().invoke(main, spelled(words, folder))
+            result = blb(*spelled(words, options))
             assert result.exit_code == 0, result.output
-        yield folder
+        yield options
 
 
 COMMANDS = {
@@ -64,19 +53,16 @@ COMMANDS = {
 """Every command that prints a table, by its name."""
 
 
-def spelled(words: str, folder: Folder) -> list[str]:
-    """The words of a command with the options of ``folder`` in place."""
-    several = {"DATA": folder.data, "SERVER": folder.server}
-    return [
-        part
-        for word in words.split()
-        for part in several.get(word, (word.replace("RUN", str(folder.path)),))
-    ]
+def spelled(words: str, places: dict[str, str]) -> list[str]:
+    """The words of a command with what stands for those in capitals."""
+    for name, text in places.items():
+        words = words.replace(name, text)
+    return words.split()
 
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_table_of_a_command(
-    name: str, fitted: Folder, monkeypatch: pytest.MonkeyPatch
+    name: str, places: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every number and every label of up to ``WHOLE`` columns is whole, and no word of a longer
     text is broken; a row of a table keeps to the screen.
@@ -90,7 +76,7 @@ def test_every_table_of_a_command(
         add_row(table, *row, **options)
 
     monkeypatch.setattr(Table, "add_row", record)
-    result = CliRunner().invoke(main, spelled(COMMANDS[name], fitted))
+    result = blb(*spelled(COMMANDS[name], places))
     assert result.exit_code == 0, result.output
     if name != "check":
         assert cells
@@ -101,10 +87,3 @@ def test_every_table_of_a_command(
             assert word in result.stdout or cell_len(word) > WHOLE, word
     rows = [line for line in result.stdout.splitlines() if "\u2500" in line]
     assert all(cell_len(row) <= WIDTH for row in rows)
-
-
-def test_policies_have_names_that_a_reader_can_resolve() -> None:
-    """An instruction has a number, and an alternative beside a bias keeps its own name."""
-    base, bias, instruction, both, cooler = Evaluation.model_validate(evaluation()).policies
-    short = short_names([base, bias, instruction, both, cooler])
-    assert list(short.values()) == ["base", "bias", "prompt 1", "prompt 1 + bias", "T = 0.5"]

@@ -1,5 +1,5 @@
-"""``blb try``, ``blb runs``, ``--dry-run``, ``--rivals``, ``--examples``, ``--system``, and the
-groups of commands.
+"""``blb try``, ``blb runs``, ``blb providers``, ``--dry-run``, ``--rivals``, ``--examples`` and
+``--system``, and what is refused before it is paid for.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ import pytest
 from blackbox_lb.bias.document import Bias
 from blackbox_lb.bias.records import PromptRecord
 from blackbox_lb.bias.request_bias import RequestBias
-from blackbox_lb.cli.commands import COMMANDS, GROUPS
 from blackbox_lb.jobs.runs.answers import moved_tokens
 from blackbox_lb.types import Completion, Prompt
 from tests.support.commands import asking, blb, options, refused
@@ -146,14 +145,6 @@ def test_a_run_and_its_bias_file_are_one_argument(
         assert len(set(outputs)) == 1, name
     assert blb("runs", "runs/short/bias.json").stdout.startswith("1 run")
     assert "Did you mean runs/short?" in refused("show", "runs/shor")
-
-
-def test_nothing_to_take_by_default_is_said(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """With what to name."""
-    monkeypatch.chdir(tmp_path)
-    assert "no finished fit in runs" in refused("export", "--format", "json")
 
 
 @pytest.mark.needs("matplotlib")
@@ -312,22 +303,46 @@ def test_score_shows_the_best_and_the_worst(data: Path, folder: Path) -> None:
     assert min(best) > max(worst)
 
 
-def test_a_bias_is_judged_again_and_saved(
-    server: ExactServer, data: Path, folder: Path, tmp_path: Path
+def test_providers() -> None:
+    """The overview names every profile, the detail is its file and what that extends, and JSON is
+    JSON.
+    """
+    overview = blb("providers").output
+    assert all(name in overview for name in ("llamacpp", "local", "vllm"))
+    (decides,) = (line.split() for line in overview.splitlines() if "typesafe" in line)
+    assert decides == ["typesafe", "TYPESAFE_API_KEY", "decisions", "none", "recorded", "traffic"]
+    detail = blb("providers", "vllm").output
+    assert "replaces the last" in detail
+    assert 'grade = "L"' in detail
+    local = blb("providers", "local").output
+    assert 'name = "llamacpp"' in local.partition("as in llamacpp")[2]
+    assert json.loads(blb("providers", "vllm", "--json").stdout)[0]["bias"]["entries"] == 1024
+
+
+@pytest.mark.parametrize(
+    ("command", "more", "profile", "sentence"),
+    [
+        ("fit", (), "ask_logprobs = 'no'", "no logprobs on its chat endpoint"),
+        ("collect", (), "ask_logprobs = 'no'", "no logprobs on its chat endpoint"),
+        ("fit", ("--learn-from", "unlabelled", "--labels", "a,b"), "ask_logprobs = 'no'", "chat"),
+        ("fit", ("--top-logprobs", 0), "", "--top-logprobs 0 asks for none"),
+        ("collect", ("--top-logprobs", 0), "", "--top-logprobs 0 asks for none"),
+    ],
+)
+def test_completions_without_logprobs_are_not_paid_for(
+    server: ExactServer,
+    data: Path,
+    tmp_path: Path,
+    command: str,
+    more: tuple[object, ...],
+    profile: str,
+    sentence: str,
 ) -> None:
-    """At another setting, which is then that of its verdict; and it is shown."""
-    shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
-    asked = asking(server, data=data, reward="length", max_tokens=8, seed=1, out=tmp_path)
-    judged = blb("eval", tmp_path / "bias.json", *asked, "--deploy", "temperature=0.5", "--save")
-    assert judged.exit_code == 0, judged.output
-    assert {row.setting for row in Bias.load(tmp_path).verdict} == {"temperature 0.5"}
-    assert "Promoted tokens" in blb("show", tmp_path).output
-
-
-def test_every_command_stands_in_one_group() -> None:
-    """``blb --help`` lists each command once."""
-    names = [name for group in GROUPS.values() for name in group]
-    assert sorted(names) == sorted(COMMANDS)
-    text = blb("--help").stdout
-    for heading in GROUPS:
-        assert f"{heading}:" in text
+    """An endpoint that gives none, or an option that asks for none, is refused first."""
+    own = tmp_path / "own.toml"
+    own.write_text(f'extends = "llamacpp"\nname = "own"\n[endpoints.chat]\n{profile}\n')
+    where = options(provider=own, base_url=server.base_url, endpoint="chat")
+    task = options(data=data, reward="length", max_tokens=8, out=tmp_path / "run")
+    since = len(server.calls)
+    assert sentence in refused(command, *where, *task, "--quiet", *more)
+    assert not any(path.endswith("completions") for path, _ in server.calls[since:])

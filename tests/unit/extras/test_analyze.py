@@ -1,8 +1,9 @@
-"""``blb analyze``: from a bias and its store to analysis.json, without a request."""
+"""``blb analyze``: from a bias and its store to analysis.json, without a request; and surface
+classes, by example.
+"""
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +13,8 @@ import pytest
 
 from blackbox_lb.bias.document import Bias
 from blackbox_lb.extras.analysis.document import Analysis
-from blackbox_lb.extras.analysis.interpret import Texts, bands
+from blackbox_lb.extras.analysis.interpret import bands
+from blackbox_lb.extras.analysis.token_classes import surface_class
 from blackbox_lb.store import RolloutStore
 from tests.support.commands import asking, blb, options, refused
 from tests.support.exact import ExactModel, ExactServer
@@ -150,22 +152,41 @@ def test_a_bias_that_nobody_sampled_is_refused(
     assert "let blb doctor find out" in refused("analyze", folder / "bias.json", "--provider", own)
 
 
-def test_an_analysis_of_an_earlier_version_is_refused_by_name(
-    fitted: tuple[Path, ExactServer], tmp_path: Path
-) -> None:
-    """The report says which command writes the file anew."""
-    folder, _ = fitted
-    shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
-    old = analyzed(tmp_path / "bias.json").model_dump(mode="json") | {"version": 1, "pairs": []}
-    (tmp_path / "analysis.json").write_text(json.dumps(old))
-    assert "write it again with blb analyze" in refused("report", tmp_path)
-
-
 def test_bands_are_the_papers() -> None:
-    """Lower ends are included, 0 is in none, and every other score is in exactly one; a text that
-    could move a cursor is shown without.
-    """
+    """Lower ends are included, 0 is in none, and every other score is in exactly one."""
     least = [1.0, 0.999, 0.1, 0.0999, 0.01, 0.0099, 0.0]
     scores = np.array([*least, -0.001, -0.0011, -0.01, -0.1, -0.11, -1.0, -1.01])
     assert [row.count for row in bands(scores)] == [1, 2, 2, 1, 1, 2, 1, 2, 1]
-    assert Texts({9: b"\x1b[31m"}, {}).readable(9) == "\\x1b[31m"
+
+
+TABLE = {
+    "special": ["<|im_end|>", "</s>", "<end_of_turn>", "[INST]"],
+    "whitespace": [" ", "\n\n", "\t", "\u00a0"],
+    "digits": ["7", " 42", "453", "٣"],
+    "other script": [" мир", "中文", "α", " β", "한"],
+    "LaTeX": ["\\frac", " $", "$$", "\\", " $\\"],
+    "punctuation": [".", " ##", "](", " **", "…", "😀", "`\n"],
+    "code": [".sqrt", "](http", "x_1", "_name", "3D", "</div", "e.g"],
+    "word start": [" the", " We", " don't", "\nThe", " naïve"],
+    "capitalised": ["The", "Final", "TH", "J"],
+    "fragment": ["ing", "frac", "'s", "ß"],
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "text"), [(name, text) for name, texts in TABLE.items() for text in texts]
+)
+def test_surface_classes(name: str, text: str) -> None:
+    """Each text belongs to the class that its definition says."""
+    assert surface_class(text.encode(), text) == name
+
+
+def test_what_the_text_does_not_tell() -> None:
+    """Half a character is known by its bytes, a special token that is written like a word by the
+    vocabulary.
+    """
+    assert surface_class(b"\xe4\xb8", "\ufffd") == "part of a character"
+    assert surface_class(None, "endoftext", special=True) == "special"
+    assert surface_class(None, "", special=True) == "special"
+    assert surface_class(None, "") == "not known"
+    assert surface_class(None, " answer") == "word start"

@@ -20,7 +20,7 @@ from click.testing import Result
 from blackbox_lb.errors import InputError, ServerFailed
 from blackbox_lb.extras.batches import ingest, lines, plan, run
 from blackbox_lb.extras.batches.provider_api import BatchApi
-from blackbox_lb.extras.batches.record import BatchRecord, Jobs
+from blackbox_lb.extras.batches.record import Jobs
 from blackbox_lb.store import RolloutStore
 from tests.encodings import register_encoding
 from tests.support.commands import blb, options, refusal
@@ -127,11 +127,6 @@ def contents(path: Path) -> dict[str, list[tuple[Any, ...]]]:
             )
             for table in ("prompts", "requests", "completions", "token_bytes")
         }
-
-
-def jobs(folder: Path) -> list[BatchRecord]:
-    """The records beside a store."""
-    return Jobs(folder / "rollouts.db").all()
 
 
 # --- The whole way
@@ -424,23 +419,6 @@ def test_a_server_that_fails_now_and_then_is_waited_for(
     assert len(desk.jobs) == 1
 
 
-def test_answers_of_a_file_share_a_commit(
-    collect: Collect, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A commit waits for the disk: one for each of 50,000 lines would take a quarter of an hour."""
-    commits: list[int] = []
-    add_answers = RolloutStore.add_answers
-
-    def counted(store: RolloutStore, answers: Any) -> list[list[str]]:
-        commits.append(len(answers))
-        return add_answers(store, answers)
-
-    monkeypatch.setattr(RolloutStore, "add_answers", counted)
-    monkeypatch.setattr(ingest, "TOGETHER", 7)
-    done(collect())
-    assert commits == [7, 7, 1]
-
-
 def test_damaged_and_foreign_lines(collect: Collect, desk: BatchDesk, tmp_path: Path) -> None:
     """What cannot be read is counted, its files stay for a look, and the rest is stored; the same
     command asks again.
@@ -467,8 +445,9 @@ def test_damaged_and_foreign_lines(collect: Collect, desk: BatchDesk, tmp_path: 
         f"{number} requests {what}" in said
         for number, what in ((2, "unreadable"), (1, "foreign"), (12, "answered"))
     )
-    (job,) = jobs(tmp_path / "run")
-    assert Jobs(tmp_path / "run" / "rollouts.db").output(job).exists()
+    beside = Jobs(tmp_path / "run" / "rollouts.db")
+    (job,) = beside.all()
+    assert beside.output(job).exists()
     desk._finish = original  # type: ignore[method-assign]
     done(collect())
     assert len(desk.jobs[1].lines) == 3
@@ -620,8 +599,8 @@ def answer(folder: Path, rows: list[dict[str, Any]]) -> None:
     """What vllm run-batch would write for the job in ``folder``: recorded rows under the names that
     are asked for.
     """
-    (job,) = (each for each in jobs(folder) if each.open)
     places = Jobs(folder / "rollouts.db")
+    (job,) = (each for each in places.all() if each.open)
     names = lines.names_in(places.input(job.name))
     text = "".join(
         json.dumps({**row, "custom_id": name}) + "\n"

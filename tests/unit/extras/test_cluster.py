@@ -17,7 +17,6 @@ import numpy as np
 import pytest
 
 from blackbox_lb.errors import InputError, NoLogprobs
-from blackbox_lb.extras.ray import engine as cluster
 from blackbox_lb.extras.ray.engine import Cluster
 from blackbox_lb.rollouts import positions as reading_module
 from blackbox_lb.rollouts.positions import spread_training, training_set
@@ -27,7 +26,7 @@ from tests.support.commands import asking, blb, options, refused
 from tests.support.errors import raises_naming
 from tests.support.exact import ExactModel, ExactServer
 from tests.support.fits import projection
-from tests.support.questions import write_rows
+from tests.support.questions import questions, write_rows
 from tests.support.ray_fits import Losing, keys_of, stored
 from tests.support.statistics import close, statistics_of
 
@@ -61,11 +60,7 @@ def fit(server: ExactServer, tmp_path_factory: pytest.TempPathFactory) -> tuple[
     """A fit of small size, without its --out; what it asks for is in the store that it names."""
     folder = tmp_path_factory.mktemp("fit")
     data = folder / "data.jsonl"
-    rows = [
-        {"prompt": f"{split} {n}?", "answers": ["a"], "split": split}
-        for split in ("train", "validation", "test")
-        for n in range(PROMPTS)
-    ]
+    rows = questions(PROMPTS, PROMPTS, PROMPTS, answers=["a"])
     where = asking(server, data=write_rows(data, rows), reward="length", seed=1)
     task = options(max_tokens=8, top_logprobs=5, samples_per_prompt=SAMPLES)
     drawn = options(validation_samples=4, test_samples=4, store=folder / "rollouts.db")
@@ -150,7 +145,7 @@ def kill_second(engine: Cluster) -> None:
     """The process of the second worker."""
     import ray
 
-    os.kill(ray.get(engine.actors[1].where.remote())[1], signal.SIGKILL)
+    os.kill(ray.get(engine.actors[1].__ray_call__.remote(lambda _: os.getpid())), signal.SIGKILL)
 
 
 @pytest.mark.usefixtures("started")
@@ -231,7 +226,7 @@ def test_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without Ray one sentence says how to get it."""
     monkeypatch.setitem(sys.modules, "ray", None)
     with raises_naming(InputError, "'.[ray]'"):
-        cluster.Cluster()
+        Cluster()
 
 
 @pytest.mark.parametrize(("address", "installs"), [(None, "0"), ("ray://other:10001", None)])

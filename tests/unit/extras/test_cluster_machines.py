@@ -44,7 +44,8 @@ def homes(engine: Cluster) -> set[str]:
     """The machines of its workers."""
     import ray
 
-    return {machine for machine, _ in ray.get([actor.where.remote() for actor in engine.actors])}
+    machine = lambda _: ray.get_runtime_context().get_node_id()  # noqa: E731
+    return set(ray.get([actor.__ray_call__.remote(machine) for actor in engine.actors]))
 
 
 @pytest.mark.slow

@@ -30,10 +30,9 @@ from blackbox_lb.errors import (
     RequestRejected,
 )
 from blackbox_lb.extras.doctor.checks.pairs import Pair
-from blackbox_lb.extras.doctor.checks.tokens import EMOJI
-from blackbox_lb.extras.doctor.exam import STORY, opening_lists
+from blackbox_lb.extras.doctor.exam import opening_lists
 from blackbox_lb.extras.doctor.findings import Report, RowFinding, claim_of
-from blackbox_lb.extras.doctor.run import CHECKS, examine, most_tokens
+from blackbox_lb.extras.doctor.run import CHECKS, examine
 from blackbox_lb.extras.doctor.save import save_profile
 from blackbox_lb.providers.profile import Profile, load_profile
 from blackbox_lb.types import Completion, Prompt
@@ -238,8 +237,6 @@ def test_nothing_is_contradicted_of_an_honest_server(seed: int) -> None:
     assert "+100" in finding(report, "bias.high").evidence
     # The list of models is asked for twice, with GET.
     assert len(server.requests) + 2 == report.requests < 120
-    completions = [body for path, body in server.calls if path == COMPLETION]
-    assert sum(body["max_tokens"] for body in completions) <= most_tokens()
 
 
 @pytest.mark.slow
@@ -735,8 +732,8 @@ def test_a_content_filter_contradicts_nothing(
         meets = {
             "bias": bool(draw.bias),
             "temperature": draw.sampling.temperature == 0.5,
-            "story": prompt is STORY,
-            "emoji": prompt is EMOJI,
+            "story": "beginning of a story" in prompt.text,
+            "emoji": "five emoji" in prompt.text,
             "half": count[0] % 2 == 0,
             "everything": True,
         }

@@ -16,7 +16,7 @@ import pytest
 from click.testing import Result
 
 from blackbox_lb.providers.profile import load_profile
-from tests.support.commands import blb, refusal, refused
+from tests.support.commands import asking, blb, refusal, refused
 from tests.support.exact import ExactModel, ExactServer
 from tests.support.exact.llamacpp_answers import RefusedRequest
 from tests.support.exact.server import Answer
@@ -32,13 +32,11 @@ def server() -> Iterator[ExactServer]:
         yield running
 
 
-def doctor(server: ExactServer | str, *arguments: object) -> Result:
+def doctor(server: ExactServer, *arguments: object) -> Result:
     """The command against a llama.cpp-like server, one request at a time, so that it repeats
     exactly.
     """
-    address = server if isinstance(server, str) else server.base_url
-    where = ["doctor", "--provider", "llamacpp", "--base-url", address, "--concurrency", "1"]
-    return blb(*where, *arguments)
+    return blb("doctor", *asking(server, concurrency=1), *arguments)
 
 
 class Narrow(ExactServer):
@@ -59,7 +57,10 @@ def test_an_honest_server(server: ExactServer, monkeypatch: pytest.MonkeyPatch) 
     result = doctor(server)
     assert result.exit_code == 0, result.output
     said = result.stderr
-    assert said.startswith("llama.cpp server: at most 119 requests and ")
+    plan = re.match(r"llama.cpp server: at most 119 requests and ([\d,]+) completion tokens", said)
+    assert plan is not None
+    asked = [body["max_tokens"] for path, body in server.calls if path.endswith("completions")]
+    assert sum(asked) <= int(plan[1].replace(",", ""))
     counts = re.findall(r"(\d+)/119 requests, about \d+ (?:s|min) left", said)
     assert counts == sorted(counts, key=int)
     assert len(counts) > 50

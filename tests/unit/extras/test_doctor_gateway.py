@@ -11,7 +11,7 @@ from dataclasses import replace
 import pytest
 
 from blackbox_lb.api.session import Session
-from blackbox_lb.extras.doctor.findings import Report, RowFinding
+from blackbox_lb.extras.doctor.findings import Report
 from blackbox_lb.extras.doctor.run import CHECKS, examine
 from blackbox_lb.providers.profile import load_profile
 from blackbox_lb.vocabulary import Vocabulary
@@ -132,12 +132,6 @@ def test_a_deployment_of_another_model_is_found_out(
     assert [each.row for each in report.contradicted] == ["tokens.id"], report.findings
 
 
-def finding(report: Report, row: str) -> RowFinding:
-    """What was found of one row."""
-    (found,) = [each for each in report.findings if each.row == row]
-    return found
-
-
 @pytest.mark.parametrize("provider", PROVIDERS)
 @pytest.mark.usefixtures("tiktoken_cache")
 def test_nothing_is_contradicted_of_a_provider_that_keeps_its_rules(provider: str) -> None:
@@ -146,8 +140,9 @@ def test_nothing_is_contradicted_of_a_provider_that_keeps_its_rules(provider: st
     """
     report = self_test(provider, 0)
     assert not report.contradicted, report.contradicted
+    findings = {each.row: each for each in report.findings}
     for row in PROVEN:
-        assert finding(report, row).status == "CONFIRMED", finding(report, row)
+        assert findings[row].status == "CONFIRMED", findings[row]
     assert report.requests < 120
 
 
@@ -160,7 +155,7 @@ def test_every_lie_is_contradicted(
     that there the truth is measured.
     """
     report = self_test(provider, list(PROVIDERS).index(provider), lie, titles)
-    seen = finding(report, row)
+    (seen,) = [each for each in report.findings if each.row == row]
     claims_nothing = (provider, lie) == ("azure", "after bias")
     assert (seen.status, seen.found) == ("MEASURED" if claims_nothing else "CONTRADICTED", found)
     assert {each.row for each in report.contradicted} <= {row}, report.contradicted

@@ -5,7 +5,6 @@ every answer; no network.
 from __future__ import annotations
 
 import importlib
-import json
 import random
 from collections import Counter
 from dataclasses import replace
@@ -23,6 +22,7 @@ from blackbox_lb.tasks import Task, parse_reward
 from blackbox_lb.tasks.records import hub_data
 from blackbox_lb.tasks.rewards.matching import Matcher
 from tests.support.errors import names, raises_naming
+from tests.support.questions import write_rows
 
 pytestmark = pytest.mark.needs("lm_eval")
 
@@ -49,12 +49,6 @@ ANSWERS = (
 """{0} stands for the accepted number."""
 
 
-def write(path: Path, rows: list[dict[str, Any]]) -> None:
-    """One JSON object a line."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-
-
 def sums(start: int, count: int) -> list[dict[str, Any]]:
     """Word problems in the columns of GSM8K."""
     return [
@@ -77,8 +71,8 @@ def sums(start: int, count: int) -> list[dict[str, Any]]:
 def gsm(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with 60 train and 12 test rows, of which one train row asks what a test row asks."""
     folder = tmp_path_factory.mktemp("gsm")
-    write(folder / "train.jsonl", [*sums(10, 59), sums(500, 1)[0]])
-    write(folder / "test.jsonl", sums(500, 12))
+    write_rows(folder / "train.jsonl", [*sums(10, 59), sums(500, 1)[0]])
+    write_rows(folder / "test.jsonl", sums(500, 12))
     return folder
 
 
@@ -236,8 +230,9 @@ def test_a_group_is_one_task(tmp_path: Path) -> None:
     harness's own equivalence.
     """
     for subject in SUBJECTS:
+        (tmp_path / subject).mkdir()
         for split, start in (("train", 10), ("test", 50)):
-            write(
+            write_rows(
                 tmp_path / subject / f"{split}.jsonl",
                 [
                     {
@@ -322,7 +317,7 @@ def test_what_cannot_be(
 
 def test_missing_split(tmp_path: Path) -> None:
     """A folder without a split that the task asks for is refused, naming it."""
-    write(tmp_path / "train.jsonl", sums(1, 9))
+    write_rows(tmp_path / "train.jsonl", sums(1, 9))
     with raises_naming(InputError, "gsm8k", "'test'"):
         load_harness("gsm8k", HarnessOptions(tmp_path))
 
@@ -332,7 +327,9 @@ def test_files_that_do_not_suit(gsm: Path, tmp_path: Path) -> None:
     prompts are made of them; and so is a completion that the task's own code fails on.
     """
     (tmp_path / "test.jsonl").write_bytes((gsm / "test.jsonl").read_bytes())
-    write(tmp_path / "train.jsonl", [{"q": str(number), "a": "#### 1"} for number in range(20)])
+    write_rows(
+        tmp_path / "train.jsonl", [{"q": str(number), "a": "#### 1"} for number in range(20)]
+    )
     with raises_naming(InputError, "gsm8k", str(tmp_path), "'question'"):
         load_harness("gsm8k", HarnessOptions(tmp_path, num_fewshot=2))
     task = load_harness("gsm8k", HarnessOptions(gsm, num_fewshot=2))

@@ -19,17 +19,11 @@ from blackbox_lb.bias.records import Verdict
 from blackbox_lb.cli.echo import with_option_names
 from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.decisions.prediction import decisions_of
-from blackbox_lb.extras.report import drawing
 from blackbox_lb.extras.report.data import read_run
 from blackbox_lb.extras.report.examples import compared
 from blackbox_lb.extras.report.page import render, write_report
-from blackbox_lb.extras.report.page_table import MOST_ROWS
 from blackbox_lb.extras.report.page_text import tame
-from blackbox_lb.extras.report.tables import entries_table
-from blackbox_lb.extras.report.verdict_text import (
-    headline,
-    of_evaluation,
-)
+from blackbox_lb.extras.report.verdict_text import headline
 from blackbox_lb.jobs.evaluation.document import Answer
 from blackbox_lb.types import Span
 from tests.support.commands import blb
@@ -54,18 +48,6 @@ def text_of(page: str) -> str:
     return " ".join(html.unescape(re.sub(r"<[^>]+>", " ", bare)).split())
 
 
-HELPS = Verdict(
-    setting="greedy", metric="accuracy", base=0.4, biased=0.5, difference=0.1, low=0.05, high=0.15, p=0.001,
-    n_prompts=73, n_base=73, n_biased=73, better="higher", verdict="HELPS",
-)  # fmt: skip
-SHORTER = HELPS.model_copy(update={"metric": "tokens"})
-REWARDED = HELPS.model_copy(update={"metric": "reward"})
-WORSE = HELPS.model_copy(
-    update={"difference": -0.1, "low": -0.2, "high": -0.05, "verdict": "HURTS"}
-)
-EQUAL = HELPS.model_copy(update={"low": -0.1, "verdict": "NO EVIDENCE"})
-
-
 @pytest.mark.parametrize(
     ("rows", "sentence"),
     [
@@ -77,17 +59,8 @@ EQUAL = HELPS.model_copy(update={"low": -0.1, "verdict": "NO EVIDENCE"})
         (verdicts("nothing"), "The bias changes nothing."),
         (verdicts("hurts"), "Accuracy (temperature 1, greedy) is worse than without the bias."),
         ((), "Nobody has checked yet whether this bias helps."),
-        (
-            (REWARDED, WORSE),
-            "Reward (greedy) is better than without the bias; worse: accuracy.",
-        ),
-        (
-            (EQUAL, SHORTER),
-            "Accuracy (greedy) is not shown to be better than without the bias; only better:"
-            " tokens.",
-        ),
     ],
-    ids=["helps", "nothing", "hurts", "unverified", "reward hides no metric", "shorter alone"],
+    ids=["helps", "nothing", "hurts", "unverified"],
 )
 def test_the_verdict_is_one_sentence(rows: Sequence[Verdict], sentence: str) -> None:
     """Which setting it helps, hurts or leaves as it is reads the same way for good and bad news."""
@@ -98,7 +71,8 @@ def test_one_sentence_reconciles_the_fit_and_a_later_evaluation(tmp_path: Path) 
     """Where the evaluation's verdict on the same comparison is another one, both stand in a
     sentence with their p-values; whom the bias loses to stands beside it.
     """
-    run = write_run(tmp_path / "run", "hurts", full=True)
+    created = datetime(2020, 1, 1, tzinfo=UTC)
+    run = write_run(tmp_path / "run", "hurts", full=True, created=created)
     path = run / "evaluation.json"
     document = json.loads(path.read_text()) | {"label": "accuracy"}
     own = next(row for row in document["comparisons"] if row["metric"] == "accuracy")
@@ -112,13 +86,13 @@ def test_one_sentence_reconciles_the_fit_and_a_later_evaluation(tmp_path: Path) 
                 worse = {"base": 0.5, "biased": 0.4, "difference": -0.1, "low": -0.2, "high": 0.0}
                 row.update(verdict=verdict, p=p, **worse)
         path.write_text(json.dumps(document))
-        documents = read_run(run)
-        sentences.append(of_evaluation(documents))
+        page = render(read_run(run))
+        sentences.append(re.findall('<p class="callout">(.*?)</p>', page))
     agreeing, differing = sentences
     assert agreeing == ["bias loses to T = 0.5"]
     assert differing[1:] == agreeing
     assert "p 0.070" in differing[0]
-    assert "p <0.001" in differing[0] or "p 0.000" in differing[0]
+    assert re.search(r"p (&lt;0\.001|0\.000)", differing[0])
     assert f"among {len(document['comparisons']) - 1}, " in differing[0]
 
 
@@ -373,15 +347,15 @@ def test_examples_are_the_answers_of_the_fit_or_of_a_newer_evaluation(tmp_path: 
     assert "result.json" in text_of(render(bare))
 
 
-def test_a_whole_vocabulary_is_cut_and_counted() -> None:
-    """Beyond MOST_ROWS tokens the strongest stay, and the table says how many are left out and
-    where they are.
+def test_a_whole_vocabulary_is_cut_and_counted(tmp_path: Path) -> None:
+    """Beyond 2,000 tokens the strongest stay, and the table says how many are left out and where
+    they are.
     """
-    table = entries_table(bias_of("helps", MOST_ROWS + 7))
-    assert (len(table.rows), table.left_out, table.where) == (MOST_ROWS, 7, "bias.json")
-    sizes = [abs(float(cells[2].value or 0)) for cells in table.rows]
-    assert sizes == sorted(sizes, reverse=True)
-    assert max(sizes) == max(abs(entry.bias) for entry in entries(MOST_ROWS + 7))
+    weakest_first = entries(2_007)[::-1]
+    said = text_of(render(read_run(write_run(tmp_path / "run", "helps", entries=weakest_first))))
+    assert "7 more rows are not in this page; all are in bias.json" in said
+    assert "␣word1 1 " in said
+    assert "word2006" not in said
 
 
 def test_the_command_writes_page_and_plots(tmp_path: Path) -> None:
@@ -409,16 +383,17 @@ def test_the_command_writes_page_and_plots(tmp_path: Path) -> None:
 
 
 def test_a_variable_that_keeps_matplotlib_from_being_loaded(
-    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It reads some while it is imported; they are named."""
+    run = write_run(tmp_path / "run", "hurts")
 
     def load(_: str) -> None:
         raise ValueError("Key backend: 'nonsense' is not a valid value for backend")
 
     monkeypatch.setattr("importlib.import_module", load)
     with raises_naming(InputError, "MPLBACKEND"):
-        drawing.empty_figure()
+        write_report(run)
 
 
 # --- Of a run that mends decisions

@@ -4,32 +4,23 @@ and worked examples.
 
 from __future__ import annotations
 
-import asyncio
 import json
 import sys
 import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pytest
 from click.testing import Result
 
-from blackbox_lb.errors import InputError
 from blackbox_lb.extras.rivals import classifier as classifiers
-from blackbox_lb.extras.rivals.case import Case
 from blackbox_lb.extras.rivals.first_lists import content_free
-from blackbox_lb.extras.rivals.table import NO_TRAINING, rivals
 from blackbox_lb.jobs.evaluation.document import Evaluation, PolicyResult
-from blackbox_lb.jobs.evaluation.policies import Decides
-from blackbox_lb.rollouts.judging.verdict import GREEDY
-from blackbox_lb.tasks import Task, parse_reward
-from blackbox_lb.tasks.sets.labels import Labels
 from blackbox_lb.types import Example, Message, Prompt
 from tests.support.commands import asking, blb, options, refusal, refused
-from tests.support.errors import raises_naming
 from tests.support.exact import ExactModel, ExactServer
 from tests.support.questions import write_rows
 
@@ -84,13 +75,7 @@ def server() -> Iterator[ExactServer]:
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
     """The rows as a file."""
-    return written(tmp_path / "data.jsonl", ROWS)
-
-
-def written(path: Path, rows: Sequence[dict[str, Any]]) -> Path:
-    """A data file with ``rows``."""
-    write_rows(path, rows)
-    return path
+    return write_rows(tmp_path / "data.jsonl", ROWS)
 
 
 def small_run(command: str, server: ExactServer, data: Path, *more: object) -> Result:
@@ -235,7 +220,7 @@ def test_a_prompt_without_a_list_has_no_decision(data: Path) -> None:
 
 def test_few_shot_messages_are_sent(server: ExactServer, data: Path) -> None:
     """Two training examples, one of each label, as a user's and an assistant's messages before each
-    test prompt; twice the same.
+    test prompt, behind the system message; twice the same, and others with another seed.
     """
     since = len(server.calls)
     rows = found(server, data, "few-shot:2", "few-shot:4")
@@ -258,12 +243,20 @@ def test_few_shot_messages_are_sent(server: ExactServer, data: Path) -> None:
     since = len(server.calls)
     found(server, data, "few-shot:2", "few-shot:4")
     assert sent(server, since) == []
+    found(server, data, "few-shot:4", more=["--restart", "--system", "s", "--seed", 1])
+    (other,) = {
+        tuple(each["content"] for each in body["messages"][:-1])
+        for body in sent(server, since)
+        if len(body["messages"]) == 10
+    }
+    assert (other[0], set(other[2::2])) == ("s", {"b", "c"})
+    assert set(other[1::2]) != {each["content"] for each in long[0][:-1:2]}
 
 
 def planted(path: Path) -> Path:
     """Rows whose label a word tells."""
     words = {"b": "sunny", "c": "rainy"}
-    return written(
+    return write_rows(
         path,
         [
             {"prompt": f"day {n} was {words[answer]} again", "answer": answer, "split": split}
@@ -305,38 +298,19 @@ def test_a_classifier_of_embeddings(
     assert names == ["org/name"]
 
 
-def texts_task(texts: dict[str, str]) -> tuple[Task, Labels]:
-    """A task whose training and test rows are these prompts with these answers."""
-    rows = tuple(Example(text, Prompt.user(text), (answer,)) for text, answer in texts.items())
-    return Task("t", rows, rows, rows), Labels.named(dict.fromkeys(texts.values()), rows)
-
-
-def case_of(task: Task, labels: Labels, seed: int = 0) -> Case:
-    """The decision of ``task``, judged at greedy."""
-    return Case(task, parse_reward("accuracy", max_tokens=4), (GREEDY,), labels, seed)
-
-
-def decided(texts: dict[str, str]) -> list[str]:
-    """What the word classifier decides on the rows that it learned from."""
-    task, labels = texts_task(texts)
-    (other,) = rivals(["classifier:tfidf"], case_of(task, labels))
-    assert isinstance(other, Decides)
-    return [
-        labels.names[number]
-        for number in asyncio.run(other.decision.decide(cast(Any, None))).labels
-    ]
-
-
-def test_a_label_with_one_row_is_classified_too() -> None:
+def test_a_label_with_one_row_is_classified_too(server: ExactServer, tmp_path: Path) -> None:
     """Too few for cross-validation, which is left out; prompts without a word cannot be classified,
     which is said.
     """
-    sunny = {f"sunny day {n}": "b" for n in range(4)}
-    rainy = {f"rainy day {n}": "d" for n in range(4)}
-    assert set(decided(sunny | rainy)) == {"b", "d"}
-    assert decided(sunny | {"x y z": "c"} | rainy)[:4] == ["b"] * 4
-    with raises_naming(InputError, "8"):
-        decided({"?" * (n + 1): "bc"[n % 2] for n in range(8)})
+    data = planted(tmp_path / "data.jsonl")
+    with data.open("a") as file:
+        file.write(json.dumps({"prompt": "x y z", "answer": "d", "split": "train"}) + "\n")
+    rows = found(server, data, "classifier:tfidf", more=["--labels", "b,c,d"])
+    assert accuracy(rows["classifier tfidf"]) == 1.0
+    wordless = [{**row, "prompt": "?" * (n + 1)} for n, row in enumerate(ROWS)]
+    words = ("--quiet", "--restart", "--labels", "b,c", "--rival", "classifier:tfidf")
+    said = refusal(small_run("eval", server, write_rows(data, wordless), *words))
+    assert "no classifier can be learned from 60 training rows" in said
 
 
 @pytest.mark.parametrize(
@@ -379,7 +353,7 @@ def test_what_a_rival_refuses(
         else {**row, "answer": answers.get(row["answer"], row["answer"])}
         for number, row in enumerate(ROWS)
     ]
-    data = written(tmp_path / "data.jsonl", rows)
+    data = write_rows(tmp_path / "data.jsonl", rows)
     since = len(server.calls)
     said = refusal(small_run("eval", server, data, "--quiet", "--rival", rival, *more))
     assert sentence in said
@@ -392,13 +366,13 @@ def test_fresh_rows_are_judged_on_alone(server: ExactServer, tmp_path: Path, nam
     and those of --rivals leave them out and say so.
     """
     fresh = [{**row, "split": "test"} for row in ROWS]
-    given = {name: written(tmp_path / "fresh.jsonl", fresh), "out": tmp_path / "run"}
+    given = {name: write_rows(tmp_path / "fresh.jsonl", fresh), "out": tmp_path / "run"}
     drawn = options(reward="contains", max_tokens=2, deploy="greedy")
     command = ("eval", *asking(server, **given), *drawn)
     result = blb(*command, "--rivals", "--json")
     assert result.exit_code == 0, result.output
     assert f"{len(ROWS)} prompts to judge" in result.stderr
-    assert NO_TRAINING.partition(" ")[2] in " ".join(result.stderr.split())
+    assert "leaves out those that learn from training rows" in " ".join(result.stderr.split())
     policies = policies_of(result)
     assert policies.keys() >= {"base", "labels only", "batch calibration"}
     assert {policy.prompts for policy in policies.values()} == {len(ROWS)}
@@ -470,7 +444,7 @@ def test_of_longer_labels_all_tokens_are_allowed(
     entries is refused.
     """
     rows = [{**row, "answer": {"c": "c e"}.get(row["answer"], "b")} for row in ROWS]
-    data = written(tmp_path / "data.jsonl", rows)
+    data = write_rows(tmp_path / "data.jsonl", rows)
     own = tmp_path / "own.toml"
 
     def evaluated(rules: str) -> Result:
@@ -487,19 +461,3 @@ def test_of_longer_labels_all_tokens_are_allowed(
     }
     assert biased == {(2, (1, nats), (2, nats), (4, nats))}
     assert "2 labels need more than the 2 entries" in refusal(evaluated("entries = 2"))
-
-
-def test_shots_stand_behind_system_messages_and_follow_the_seed() -> None:
-    """Three of nine to one rows hold the rare label; another seed takes others."""
-    train = tuple(Example(str(n), Prompt.user(f"q{n}"), ("b" if n else "c",)) for n in range(10))
-    task = Task("t", train, train, train)
-    labels = Labels.named(["b", "c"], train)
-
-    def sent_before(count: int, seed: int) -> list[tuple[str, str]]:
-        (other,) = rivals([f"few-shot:{count}"], case_of(task, labels, seed))
-        (draw,) = other.requests(example(0, "asked"), 1)
-        return [(message.role, message.content) for message in draw.example.prompt.messages]
-
-    assert [role for role, _ in sent_before(1, 0)] == ["system", "user", "assistant", "user"]
-    assert ("assistant", "c") in sent_before(3, 0)
-    assert any(sent_before(4, seed) != sent_before(4, 0) for seed in (1, 2))

@@ -13,7 +13,7 @@ from blackbox_lb.extras.report.data import read_run
 from blackbox_lb.extras.report.page import render
 from blackbox_lb.extras.rivals.reanchor import reanchor_weights
 from blackbox_lb.questions.question import parse_questions
-from tests.support.commands import asking, blb, options, refusal, refused
+from tests.support.commands import asking, blb, options, refused
 from tests.support.deciding import DecidingServer
 from tests.support.exact import ExactServer
 from tests.support.labelled import DECIDER, write_which
@@ -21,28 +21,32 @@ from tests.support.questions import write_rows
 from tests.support.tickets import QUESTION, fit, rows_of, says, says_both, write_two_questions
 
 
-@pytest.fixture
-def data(tmp_path: Path) -> Path:
-    """200 tickets, and their question."""
-    (tmp_path / "team.json").write_text(json.dumps({"team": QUESTION}))
-    return write_rows(tmp_path / "tickets.jsonl", rows_of(200))
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of 200 tickets, which lie beside it."""
+    folder = tmp_path_factory.mktemp("mended")
+    (folder / "team.json").write_text(json.dumps({"team": QUESTION}))
+    with DecidingServer(says) as server:
+        fitted = fit(write_rows(folder / "tickets.jsonl", rows_of(200)), server, folder / "run")
+    assert fitted.exit_code == 0, fitted.output
+    return folder / "run"
 
 
-def evaluating(data: Path, server: DecidingServer, run: Path, out: Path | None = None) -> Any:
-    """The words of ``blb eval`` of the run's file, by default in its own folder."""
+def evaluating(
+    server: DecidingServer, run: Path, out: Path | None = None, data: Path | None = None
+) -> Any:
+    """The words of ``blb eval`` of the run's file, by default in its own folder on its own rows."""
     where = options(provider="ollama", base_url=server.base_url, model="decider-1")
-    given = options(data=data, reward="accuracy", out=out or run)
+    rows = data or run.with_name("tickets.jsonl")
+    given = options(data=rows, reward="accuracy", out=out or run)
     return ("eval", run / "bias.json", *where, *given, "--quiet")
 
 
-def test_mending_beside_its_rivals(data: Path) -> None:
+def test_mending_beside_its_rivals(run: Path) -> None:
     """All from the answers of the fit; the classifier reads texts that tell nothing."""
-    run = data.parent / "run"
     with DecidingServer(says) as server:
-        assert fit(data, server, run).exit_code == 0
-        asked = len(server.requests)
-        result = blb(*evaluating(data, server, run), "--rivals")
-        assert len(server.requests) == asked
+        result = blb(*evaluating(server, run), "--rivals")
+        assert not server.requests
     assert result.exit_code == 0, result.output
     assert "HELPS" in result.output
     evaluation = json.loads((run / "evaluation.json").read_text())
@@ -81,29 +85,21 @@ def test_reanchor_is_a_rival_where_it_is_installed() -> None:
     assert reanchor_weights(danger, right, np.zeros(100, int)).tolist() == [1, 1]
 
 
-def test_without_rivals_only_the_test_rows_are_read(data: Path, tmp_path: Path) -> None:
-    run = data.parent / "run"
+def test_without_rivals_only_the_test_rows_are_read(run: Path, tmp_path: Path) -> None:
     with DecidingServer(says) as server:
-        assert fit(data, server, run).exit_code == 0
-        asked = len(server.requests)
-        result = blb(*evaluating(data, server, run, tmp_path / "other"), "--json")
-        document = json.loads(result.stdout)
-        assert len(server.requests) - asked == document["policies"][0]["prompts"] < 100
+        document = json.loads(blb(*evaluating(server, run, tmp_path), "--json").stdout)
+        assert len(server.requests) == document["policies"][0]["prompts"] < 100
     assert [row["name"] for row in document["policies"]] == ["base", "run"]
 
 
-def test_rivals_are_left_out_where_training_rows_have_one_answer(
-    data: Path, tmp_path: Path
-) -> None:
+def test_rivals_are_left_out_where_training_rows_have_one_answer(run: Path, tmp_path: Path) -> None:
     """The mended decisions are judged all the same, and nothing is read of the training rows."""
-    run = data.parent / "run"
     rows = [{**row, "answer": "repair"} for row in rows_of(60)]
+    fresh = write_rows(tmp_path / "one.jsonl", rows)
     with DecidingServer(says) as server:
-        assert fit(data, server, run).exit_code == 0
-        fresh = write_rows(tmp_path / "one.jsonl", rows)
-        result = blb(*evaluating(fresh, server, run, tmp_path / "other"), "--rivals")
+        result = blb(*evaluating(server, run, tmp_path, fresh), "--rivals")
     assert result.exit_code == 0, result.output
-    evaluation = json.loads((tmp_path / "other" / "evaluation.json").read_text())
+    evaluation = json.loads((tmp_path / "evaluation.json").read_text())
     assert any("rivals are left out" in remark for remark in evaluation["provenance"]["remarks"])
     assert [row["name"] for row in evaluation["policies"]] == ["base", "run"]
 
@@ -113,9 +109,10 @@ def test_one_of_several_questions_is_judged(tmp_path: Path) -> None:
     run = tmp_path / "run"
     with DecidingServer(says_both) as server:
         assert fit(data, server, run).exit_code == 0
-        assert "danger" in refusal(blb(*evaluating(data, server, run)))
-        assert "dangers" in refusal(blb(*evaluating(data, server, run), "--only", "dangers"))
-        result = blb(*evaluating(data, server, run), "--rivals", "--only", "danger")
+        command = evaluating(server, run, data=data)
+        assert "danger" in refused(*command)
+        assert "dangers" in refused(*command, "--only", "dangers")
+        result = blb(*command, "--rivals", "--only", "danger")
     assert result.exit_code == 0, result.output
     evaluation = json.loads((run / "evaluation.json").read_text())
     labels = [row["label"] for row in evaluation["policies"][0]["decisions"]["labels"]]
@@ -142,14 +139,11 @@ def test_the_servers_own_layout_is_the_base(tmp_path: Path) -> None:
     assert names == ["base", "run", "words as it is"]
 
 
-def test_what_is_about_completions_is_refused(data: Path) -> None:
-    run = data.parent / "run"
+def test_what_is_about_completions_is_refused(run: Path) -> None:
     with DecidingServer(says) as server:
-        assert fit(data, server, run).exit_code == 0
-        command, bias, *given = evaluating(data, server, run)
-        asked = len(server.requests)
+        command, bias, *given = evaluating(server, run)
         assert "--save" in refused(command, bias, *given, "--save")
         assert "--deploy" in refused(command, bias, *given, "--deploy", "temperature=1")
         assert "--rival" in refused(command, bias, *given, "--rival", "prompt:Be right.")
         assert "alone" in refused(command, f"a={bias}", f"b={bias}", *given)
-        assert len(server.requests) == asked
+        assert not server.requests

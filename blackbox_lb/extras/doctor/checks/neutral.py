@@ -84,7 +84,7 @@ def _judged(exam: Exam) -> tuple[list[CellDraw], UniformityVerdict]:
     draws = [draw for completion in exam.completions() for draw in draws_of(exam, completion)]
     if not draws:
         raise NotChecked("no token was listed")
-    return draws, judge(draws, step=exam.step)
+    return draws, judge(draws, exam.step)
 
 
 def _alternatives(exam: Exam) -> int:

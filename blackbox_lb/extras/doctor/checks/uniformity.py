@@ -17,8 +17,8 @@ from scipy.optimize import minimize_scalar
 from scipy.special import logsumexp, ndtr
 from scipy.stats import chisquare, poisson_binom
 
-Vector = npt.NDArray[np.float64]
-Cells = npt.NDArray[np.bool_]
+from blackbox_lb.estimate.inputs.checks import Bools, Vector
+
 Ids = npt.NDArray[np.int32]
 
 BINS = 20
@@ -64,7 +64,7 @@ class CellDraw:
     ids: Ids
     probabilities: Vector
     cell: int
-    again: Cells
+    again: Bools
 
     @classmethod
     def of(cls, ids: Ids, listed: Vector, cell: int, before: Collection[int]) -> CellDraw:
@@ -124,7 +124,7 @@ class UniformityVerdict:
     heat: float
 
 
-def judge(draws: Sequence[CellDraw], seed: int = 0, step: float = 0.0) -> UniformityVerdict:
+def judge(draws: Sequence[CellDraw], step: float) -> UniformityVerdict:
     """All tests at once: the probability integral transform, two nuclei, min-p, the unlisted mass
     both ways, tokens that were drawn before (the score test of a presence penalty, exactly), and
     the temperature.
@@ -148,7 +148,7 @@ def judge(draws: Sequence[CellDraw], seed: int = 0, step: float = 0.0) -> Unifor
     heat = "flatter than returned"
     if score.strength > 1:
         heat = "sharper than returned, as a temperature below 1"
-    chi_square = _transform(draws, seed)
+    chi_square = _transform(draws)
     is_coarse = step >= COARSE
     least = 1.0  # share of every probability that is sure, whichever way it was rounded
     if is_coarse:
@@ -209,33 +209,33 @@ def temperature_of(draws: Sequence[CellDraw]) -> float:
     return float(np.exp(-best.x))
 
 
-def _transform(draws: Sequence[CellDraw], seed: int) -> float:
+def _transform(draws: Sequence[CellDraw]) -> float:
     """Chi-square p-value of the randomised probability integral transform, uniform on [0, 1) for a
     neutral server.
     """
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     start = np.array([draw.probabilities[: draw.cell].sum() for draw in draws])
     width = np.array([draw.probabilities[draw.cell] for draw in draws])
     places = np.minimum(start + rng.random(len(draws)) * width, 1 - 1e-12)
     return float(chisquare(np.bincount((places * BINS).astype(int), minlength=BINS)).pvalue)
 
 
-def _beyond_nucleus(draws: Sequence[CellDraw], level: float) -> list[Cells]:
+def _beyond_nucleus(draws: Sequence[CellDraw], level: float) -> list[Bools]:
     """Cells outside the smallest set of listed tokens with ``level`` of the mass; none where the
     list does not reach it.
     """
     return [np.cumsum(draw.probabilities) - draw.probabilities >= level for draw in draws]
 
 
-def _below(draw: CellDraw, share: float) -> Cells:
+def _below(draw: CellDraw, share: float) -> Bools:
     """Cells below ``share`` of the likeliest; the unlisted ones where the last listed one is."""
-    below: Cells = draw.probabilities < share * draw.probabilities[0]
+    below: Bools = draw.probabilities < share * draw.probabilities[0]
     below[-1] = len(below) > 1 and below[-2]
     return below
 
 
 def _events(
-    draws: Sequence[CellDraw], inside: Sequence[Cells], step: float = 0.0
+    draws: Sequence[CellDraw], inside: Sequence[Bools], step: float = 0.0
 ) -> tuple[Vector, int]:
     """Probability of each draw's event (t,), and the number of events that happened. Where logprobs
     are rounded to ``step`` nats, the part of the unlisted mass that half a step could give to the
