@@ -9,6 +9,7 @@ import re
 from collections.abc import Collection, Sequence
 
 from blackbox_lb import Completion, Example, Score, Span
+from blackbox_lb.bias.phrases import PhraseList
 
 # The list of a reward ``avoid:FILE``, without its places.
 from blackbox_lb.tasks.rewards.forms.avoid import AvoidList
@@ -71,7 +72,7 @@ def hits(example: Example, completion: Completion) -> float:
 
 @functools.cache
 def _list(name: str) -> AvoidList:
-    return AvoidList.load(name)
+    return AvoidList(phrases=PhraseList.load(name))
 
 
 class HanCosts:
