@@ -87,10 +87,12 @@ class Session:
         if self.endpoint != "decisions":
             profile.check_model(model)
         if model is None and tokenizer is None and profile.tokenizer.source == "openai names":
-            examples = [f", as in ``model={name}``" for name in profile.models.work[:1]]
+            example = ""
+            if profile.models.work:
+                example = f", as in ``model={profile.models.work[0]}``"
             raise ProfileError(
                 f"{profile.name} serves many models, and the tokenizer is found by the model's"
-                f" name; name it with ``model``{''.join(examples)}"
+                f" name; name it with ``model``{example}"
             )
         self._model = model
         self._tokenizer = tokenizer

@@ -326,7 +326,7 @@ def find_settings(named: Path | None = None) -> SettingsFile:
     if named is None:
         here = Path.cwd().resolve()
         paths = (folder / FILE for folder in (here, *here.parents))
-        path = next((found for found in paths if found.is_file()), None)
+        path = next(filter(Path.is_file, paths), None)
     if path is None:
         return SettingsFile()
     tables = read_settings(path, "the settings file", "give another with --config")
